@@ -1,0 +1,43 @@
+# Two commands do everything on a machine with Python 3.11+, make and a package registry:
+#   make run    set up, then the main job
+#   make test   set up, then every check CI makes
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+
+.PHONY: run test test-slow lint format bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	# torch first and pinned, so that the CPU build is taken where one is offered.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP)
+
+run: $(STAMP)
+	$(BIN)/codeward design --users 12 --attackers 3 --utilization 0.5 --guarantee correct --time-limit 20 -o runs/code.json
+	$(BIN)/codeward inspect runs/code.json --plot runs/code.svg
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/pytest -m slow
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,36 @@
+"""Provable backdoor defense for collaborative learning.
+
+``codeward`` trains m sub-models, each on the subset of users that one row of a *code* selects, and reads the m votes
+on an input as a received word: it detects a triggered input, recovers the label, names the users who planted the
+trigger, and says what is guaranteed.
+
+Names below are imported on first use, so that ``import codeward`` stays cheap and never pulls in torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Code": "codeward.codes",
+    "InputError": "codeward._errors",
+    "design": "codeward.codes",
+    "inspect": "codeward.codes",
+}
+
+__all__ = ["Code", "InputError", "__version__", "design", "inspect"]
+
+if TYPE_CHECKING:
+    from codeward._errors import InputError
+    from codeward.codes import Code, design, inspect
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'codeward' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,9 @@
+"""The two errors a caller is meant to catch."""
+
+
+class InputError(ValueError):
+    """What was handed in is wrong; the message says what, where, and what to do. Commands exit 2 on it."""
+
+
+class TooLargeError(InputError):
+    """The request is well formed but would not fit in the stated memory or time; the message gives the size."""

@@ -1,0 +1,54 @@
+"""The application, its exit codes, and the one line an error gets."""
+
+import sys
+
+import click
+import typer
+
+from codeward._errors import InputError
+
+app = typer.Typer(
+    name="codeward",
+    help="Provable backdoor defense for collaborative learning.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def codeward(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    """Decide by a code which user feeds which sub-model; read the votes as a received word."""
+    if version:
+        from codeward import __version__
+
+        typer.echo(f"codeward {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command. Exit 0 when it worked, 2 for bad input (one line on stderr), 1 for a run that failed."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except InputError as error:
+        return _complain(str(error), 2)
+    except click.ClickException as error:
+        return _complain(error.format_message(), 2)
+    except (KeyboardInterrupt, click.Abort):
+        return _complain("interrupted", 130)
+    except OSError as error:
+        return _complain(str(error), 1)
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        _complain(f"failed: {error}", 1)
+        raise
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str, status: int) -> int:
+    print("codeward: " + " ".join(message.split()), file=sys.stderr)
+    return status

@@ -1,0 +1,165 @@
+"""Hit patterns: the distinct Boolean sums of at most k columns (k-sums), with how often each occurs.
+
+Properties, margins, decoders and certificates depend on an attacker set only through its hit pattern, so all of them
+work on this table instead of on attacker sets.
+"""
+
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import TooLargeError
+from codeward.codes._code import Code
+
+#: Attacker sets that may be enumerated before a request is refused: about 2 GB for a hundred models.
+MAX_ATTACKER_SETS = 20_000_000
+
+
+@dataclass(frozen=True)
+class PatternTable:
+    """Distinct hit patterns of all attacker sets of at most ``max_attackers`` users.
+
+    Rows are ordered by their first attacker set: fewest users, then lowest indices. Row 0 is the empty set.
+
+    Attributes
+    ----------
+    words : ndarray of uint64, shape (P, W)
+        The patterns as bit sets; model i is bit ``i % 64`` of word ``i // 64``.
+    n_models : int
+        Number of models m; bits past it are zero.
+    counts : ndarray of int64, shape (P, k + 1)
+        ``counts[p, j]``: how many attacker sets of exactly j users have pattern p.
+    attackers : ndarray of int32, shape (P, k)
+        The first such set (fewest users, then lexicographic), padded with -1.
+    twins : ndarray of int32, shape (P, k)
+        The second one, all -1 where the pattern belongs to a single set.
+    """
+
+    words: NDArray[np.uint64]
+    n_models: int
+    counts: NDArray[np.int64]
+    attackers: NDArray[np.int32]
+    twins: NDArray[np.int32]
+
+    @property
+    def max_attackers(self) -> int:
+        """Largest size k of an enumerated attacker set."""
+        return int(self.counts.shape[1]) - 1
+
+    @property
+    def bits(self) -> NDArray[np.bool_]:
+        """The patterns as booleans, shape (P, m)."""
+        return unpack_words(self.words, self.n_models)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Least number of attackers that make each pattern, shape (P,)."""
+        return np.argmax(self.counts > 0, axis=1).astype(np.int64)
+
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """Number of hit models of each pattern, shape (P,)."""
+        return np.bitwise_count(self.words).sum(axis=1).astype(np.int64)
+
+    def attacker_set(self, row: int) -> tuple[int, ...]:
+        """Return the first attacker set of a pattern, as user indices."""
+        return tuple(int(user) for user in self.attackers[row] if user >= 0)
+
+    def twin_set(self, row: int) -> tuple[int, ...]:
+        """Return the second attacker set of a pattern, empty when there is none."""
+        return tuple(int(user) for user in self.twins[row] if user >= 0)
+
+
+def count_attacker_sets(n_users: int, max_attackers: int) -> int:
+    r"""Number of attacker sets :math:`\sum_{j=0}^{k} \binom{n}{j}`."""
+    return sum(comb(n_users, j) for j in range(min(max_attackers, n_users) + 1))
+
+
+def enumerate_patterns(code: Code, max_attackers: int, max_sets: int = MAX_ATTACKER_SETS) -> PatternTable:
+    """Tabulate the distinct hit patterns of all attacker sets of at most ``max_attackers`` users.
+
+    Parameters
+    ----------
+    code : Code
+    max_attackers : int
+        Largest size k, 0 or more; sizes past ``code.n_users`` add nothing.
+    max_sets : int
+        Refuse (before starting) when there are more attacker sets than this.
+
+    Raises
+    ------
+    TooLargeError
+        With the number of sets, when it is over ``max_sets``.
+    """
+    n_sets = count_attacker_sets(code.n_users, max_attackers)
+    if n_sets > max_sets:
+        raise TooLargeError(
+            f"{n_sets:,} attacker sets of at most {max_attackers} of {code.n_users} users "
+            f"are over the limit of {max_sets:,}; ask for fewer attackers"
+        )
+    columns = pack_words(code.matrix.T)
+    size = min(max_attackers, code.n_users)
+
+    # 1. All attacker sets by size, each in lexicographic order; the OR of their columns.
+    sets = np.full((n_sets, max(max_attackers, 0)), -1, dtype=np.int32)
+    sums = np.zeros((n_sets, columns.shape[1]), dtype=np.uint64)
+    sizes = np.zeros(n_sets, dtype=np.int64)
+    start, stop = 0, 1
+    for j in range(1, size + 1):
+        last = sets[start:stop, j - 2] if j > 1 else np.array([-1], dtype=np.int32)
+        children = code.n_users - 1 - last
+        parent = np.repeat(np.arange(start, stop), children)
+        offset = np.arange(parent.size) - np.repeat(np.cumsum(children) - children, children)
+        user = (np.repeat(last, children) + 1 + offset).astype(np.int32)
+        here = slice(stop, stop + parent.size)
+        sets[here] = sets[parent]
+        sets[here, j - 1] = user
+        sums[here] = sums[parent] | columns[user]
+        sizes[here] = j
+        start, stop = here.start, here.stop
+
+    # 2. Equal sums side by side; a stable sort keeps each group in enumeration order.
+    order = sort_rows(sums)
+    ordered = sums[order]
+    new = np.ones(n_sets, dtype=bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    group = np.cumsum(new) - 1
+    heads = np.flatnonzero(new)
+
+    # 3. One row a group, ordered by its first attacker set.
+    first = order[heads]
+    rank = np.argsort(first, kind="stable")
+    counts = np.zeros((heads.size, max_attackers + 1), dtype=np.int64)
+    np.add.at(counts, (group, sizes[order]), 1)
+    twins = np.full((heads.size, sets.shape[1]), -1, dtype=np.int32)
+    shared = np.flatnonzero(np.diff(np.append(heads, n_sets)) > 1)
+    twins[shared] = sets[order[heads[shared] + 1]]
+    return PatternTable(sums[first[rank]], code.n_models, counts[rank], sets[first[rank]], twins[rank])
+
+
+def pack_words(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Pack booleans of shape (P, m) into words of shape (P, ceil(m / 64)), bit i of a row at bit i % 64."""
+    packed = np.packbits(bits, axis=1, bitorder="little")
+    words = np.zeros((bits.shape[0], -(-bits.shape[1] // 64) * 8), dtype=np.uint8)
+    words[:, : packed.shape[1]] = packed
+    return words.view("<u8").astype(np.uint64)
+
+
+def unpack_words(words: NDArray[np.uint64], n_bits: int) -> NDArray[np.bool_]:
+    """Inverse of `pack_words`, shape (P, n_bits)."""
+    octets = np.ascontiguousarray(words.astype("<u8")).view(np.uint8)
+    return np.unpackbits(octets, axis=1, count=n_bits, bitorder="little").astype(bool)
+
+
+def full_words(n_bits: int) -> NDArray[np.uint64]:
+    """Return the all-ones pattern, shape (W,)."""
+    return pack_words(np.ones((1, n_bits), dtype=bool))[0]
+
+
+def sort_rows(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the stable order that sorts rows of words lexicographically, shape (P,)."""
+    if words.shape[1] == 1:
+        return np.argsort(words[:, 0], kind="stable")
+    return np.lexsort(words.T[::-1])
