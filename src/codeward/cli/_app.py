@@ -6,6 +6,7 @@ import click
 import typer
 
 from codeward._errors import InputError
+from codeward.cli._inspect import inspect
 
 app = typer.Typer(
     name="codeward",
@@ -27,6 +28,10 @@ def codeward(
 
         typer.echo(f"codeward {__version__}")
         raise typer.Exit
+
+
+# One line a command, in the order of `codeward --help`.
+app.command("inspect")(inspect)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -83,8 +83,7 @@ class Code:
         The empty set gives the zero pattern.
         """
         chosen = [_check_user(user, self.n_users) for user in attackers]
-        pattern: NDArray[np.bool_] = self.matrix[:, chosen].any(axis=1)
-        return pattern
+        return np.asarray(self.matrix[:, chosen].any(axis=1))
 
     def user_name(self, user: int) -> str:
         """Name of a user; its index as text where the code has no names."""

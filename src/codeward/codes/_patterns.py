@@ -56,12 +56,14 @@ class PatternTable:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Least number of attackers that make each pattern, shape (P,)."""
-        return np.argmax(self.counts > 0, axis=1).astype(np.int64)
+        sizes: NDArray[np.int64] = np.argmax(self.counts > 0, axis=1).astype(np.int64)
+        return sizes
 
     @property
     def weights(self) -> NDArray[np.int64]:
         """Number of hit models of each pattern, shape (P,)."""
-        return np.bitwise_count(self.words).sum(axis=1).astype(np.int64)
+        weights: NDArray[np.int64] = np.bitwise_count(self.words).sum(axis=1).astype(np.int64)
+        return weights
 
     def attacker_set(self, row: int) -> tuple[int, ...]:
         """Return the first attacker set of a pattern, as user indices."""
@@ -73,7 +75,7 @@ class PatternTable:
 
 
 def count_attacker_sets(n_users: int, max_attackers: int) -> int:
-    r"""Number of attacker sets :math:`\sum_{j=0}^{k} \binom{n}{j}`."""
+    r"""Count the attacker sets :math:`\sum_{j=0}^{k} \binom{n}{j}`."""
     return sum(comb(n_users, j) for j in range(min(max_attackers, n_users) + 1))
 
 
@@ -144,7 +146,8 @@ def pack_words(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
     packed = np.packbits(bits, axis=1, bitorder="little")
     words = np.zeros((bits.shape[0], -(-bits.shape[1] // 64) * 8), dtype=np.uint8)
     words[:, : packed.shape[1]] = packed
-    return words.view("<u8").astype(np.uint64)
+    packed_words: NDArray[np.uint64] = words.view("<u8").astype(np.uint64)
+    return packed_words
 
 
 def unpack_words(words: NDArray[np.uint64], n_bits: int) -> NDArray[np.bool_]:

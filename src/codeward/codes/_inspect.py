@@ -1,0 +1,178 @@
+"""Everything a code guarantees, in one place: the largest k of each property, margins, bound, witnesses."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from codeward.codes._bounds import models_lower_bound
+from codeward.codes._code import Code
+from codeward.codes._margins import MAX_PAIRS, count_pairs, find_margins
+from codeward.codes._patterns import PatternTable, count_attacker_sets, enumerate_patterns
+from codeward.codes._properties import (
+    Break,
+    find_correction_break,
+    find_detection_break,
+    find_smallest_cover,
+    find_tracking_break,
+)
+
+#: Attacker sets enumerated when no limit is asked for: half a second.
+DEFAULT_SETS = 300_000
+
+Margin = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a code guarantees. Every k counts colluding accounts; margins are for k = 1 .. ``max_attackers``.
+
+    Attributes
+    ----------
+    code : Code
+    max_attackers : int
+        Largest k that was examined.
+    detect, correct, track : int
+        Largest k with BDC(k), BCC(k), BTC(k), *deterministic* threat model; 0 when none. At most ``max_attackers``.
+    correct_arbitrary : int
+        Largest k with BDC(2k): the label is recoverable under the *arbitrary* threat model.
+    margin, margin_track, margin_arbitrary : tuple
+        Entry k - 1 is the margin for k attackers; None where the comparison was too large (see ``notes``).
+    models_lower_bound : int
+        No code with the same users, row weight and detection guarantee has fewer models.
+    witness : dict of str to Break
+        For each property that fails, the smallest coalition that breaks it.
+    notes : tuple of str
+        What was cut short, with sizes.
+    """
+
+    code: Code
+    max_attackers: int
+    detect: int
+    correct: int
+    correct_arbitrary: int
+    track: int
+    margin: Margin
+    margin_track: Margin
+    margin_arbitrary: Margin
+    models_lower_bound: int
+    witness: dict[str, Break]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the contract's JSON object."""
+        code = self.code
+        return {
+            "models": code.n_models,
+            "users": code.n_users,
+            "row_weight": code.row_weight,
+            "utilization": code.utilization,
+            "attackers": {
+                "detect": self.detect,
+                "correct": self.correct,
+                "correct_arbitrary": self.correct_arbitrary,
+                "track": self.track,
+            },
+            "margin": _by_size(self.margin),
+            "margin_track": _by_size(self.margin_track),
+            "margin_arbitrary": _by_size(self.margin_arbitrary),
+            "models_lower_bound": self.models_lower_bound,
+            "witness": {name: self._name_break(found) for name, found in self.witness.items()},
+            "max_attackers": self.max_attackers,
+            "construction": code.construction,
+            "digest": code.digest,
+            "notes": list(self.notes),
+        }
+
+    def _name_break(self, found: Break) -> dict[str, Any]:
+        users = self.code.users
+        sets = [[users[j] if users else j for j in attackers] for attackers in found.attackers]
+        return {"attackers": found.size, "sets": sets}
+
+
+def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
+    """Find the largest k of each property, the margins, and the coalitions that break them.
+
+    Parameters
+    ----------
+    code : Code
+    max_attackers : int, optional
+        Examine k up to this; refused with the size when that would not fit in memory. Without it, k goes as far as
+        detection holds or `DEFAULT_SETS` attacker sets allow, whichever comes first.
+
+    Raises
+    ------
+    TooLargeError
+        When ``max_attackers`` asks for more attacker sets than fit.
+    """
+    notes: list[str] = []
+    table = _tabulate(code, max_attackers)
+    limit = table.max_attackers
+
+    # 1. Detection, and with it correction under arbitrary attackers: from the table, else by a set-cover program.
+    found = find_detection_break(table)
+    if found:
+        cover_bound, cover = found.size, found.attackers[0]
+    else:
+        cover_bound, cover = find_smallest_cover(code)
+        cover_bound = max(cover_bound, limit + 1)
+        if cover_bound < len(cover):
+            notes.append(f"detection holds for at least {cover_bound - 1} attackers; {len(cover)} break it")
+    correction, tracking = find_correction_break(table), find_tracking_break(table)
+    if max_attackers is None:
+        limit = max(1, min(limit, cover_bound - 1))
+        if correction is None:
+            notes.append(f"correction and tracking were examined up to {limit} attackers only")
+
+    # 2. Margins, as far as the pairs allow; past a broken property they are 0.
+    fits = limit
+    while fits and count_pairs(table, fits) > MAX_PAIRS:
+        fits -= 1
+    if fits < limit:
+        pairs = count_pairs(table, fits + 1)
+        notes.append(f"margins stop at k = {fits}: the next needs {pairs:,} comparisons, over {MAX_PAIRS:,}")
+    margins = find_margins(table, fits)
+    gap: Margin = (None,) * (limit - fits)
+
+    # 3. Witnesses.
+    witness: dict[str, Break] = {}
+    detect = min(cover_bound - 1, limit)
+    if len(cover) == cover_bound:
+        witness["detect"] = Break(len(cover), (cover,))
+        half = -(-len(cover) // 2)
+        witness["correct_arbitrary"] = Break(half, (cover[:half], cover[half:]))
+    if correction:
+        witness["correct"] = correction
+    if tracking:
+        witness["track"] = tracking
+    return Inspection(
+        code=code,
+        max_attackers=limit,
+        detect=detect,
+        correct=_holds(correction, limit),
+        correct_arbitrary=min((cover_bound - 1) // 2, limit),
+        track=_holds(tracking, limit),
+        margin=margins.label + gap,
+        margin_track=margins.tracking + gap,
+        margin_arbitrary=margins.arbitrary + gap,
+        models_lower_bound=models_lower_bound(code.n_users, detect, code.row_weight, "detect") if detect else 1,
+        witness=witness,
+        notes=tuple(notes),
+    )
+
+
+def _tabulate(code: Code, max_attackers: int | None) -> PatternTable:
+    if max_attackers is not None:
+        return enumerate_patterns(code, max_attackers)
+    size = 1
+    table = enumerate_patterns(code, size)
+    while find_detection_break(table) is None and count_attacker_sets(code.n_users, size + 1) <= DEFAULT_SETS:
+        size += 1
+        table = enumerate_patterns(code, size)
+    return table
+
+
+def _holds(found: Break | None, limit: int) -> int:
+    return limit if found is None else min(found.size - 1, limit)
+
+
+def _by_size(margin: Margin) -> dict[str, int | None]:
+    return {str(k): value for k, value in enumerate(margin, start=1)}

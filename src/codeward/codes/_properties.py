@@ -1,0 +1,125 @@
+"""Which attacker sets break a code: detection, correction and tracking, each with a witness.
+
+Everything is nested in k (what two users break, three break), so a property is described by the *size* of the smallest
+coalition that breaks it: the property holds exactly for the k below that size.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from codeward.codes._code import Code
+from codeward.codes._patterns import PatternTable, full_words, sort_rows
+
+AttackerSets = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Break:
+    """The smallest coalition that breaks a property.
+
+    Attributes
+    ----------
+    size : int
+        Users needed. The property holds for every k below.
+    attackers : tuple of attacker sets
+        One set that hits every model, or the two sets whose outcomes cannot be told apart.
+    """
+
+    size: int
+    attackers: AttackerSets
+
+
+def find_detection_break(table: PatternTable) -> Break | None:
+    """Find the fewest users that hit every model: BDC(k) holds below that size (Definition 2.1 of the paper)."""
+    rows = np.flatnonzero((table.words == full_words(table.n_models)).all(axis=1))
+    if rows.size == 0:
+        return None
+    found = table.attacker_set(int(rows[0]))
+    return Break(len(found), (found,))
+
+
+def find_correction_break(table: PatternTable) -> Break | None:
+    """Find the least k at which two k-sums are complements: BCC(k) holds below (Definition 2.2).
+
+    The empty set and a set that hits every model are complements too, so a break of detection is found here as well.
+    No pairwise loop: patterns and complements are sorted together, and equal neighbours are the pairs.
+    """
+    flipped = table.words ^ full_words(table.n_models)
+    both = np.concatenate([table.words, flipped])
+    order = sort_rows(both)
+    equal = np.flatnonzero((both[order[1:]] == both[order[:-1]]).all(axis=1))
+    if equal.size == 0:
+        return None
+    size = len(table.words)
+    # Within each half rows are distinct, so equal neighbours are one pattern and one complement.
+    first, second = order[equal], order[equal + 1] - size
+    sizes = table.sizes
+    level = np.maximum(sizes[first], sizes[second])
+    # Fewest attackers, then the pair that comes first in enumeration order.
+    best = np.lexsort((np.maximum(first, second), np.minimum(first, second), level))[0]
+    pair = sorted((int(first[best]), int(second[best])))
+    return Break(int(level[best]), tuple(table.attacker_set(row) for row in pair))
+
+
+def find_twin_break(table: PatternTable) -> Break | None:
+    """Find the least k at which two attacker sets share a hit pattern and cannot be told apart.
+
+    BTC(k) holds while neither this nor `find_correction_break` has happened (Definition 2.3).
+    """
+    sizes = (table.twins >= 0).sum(axis=1)
+    rows = np.flatnonzero(sizes > 0)
+    if rows.size == 0:
+        return None
+    row = int(rows[np.argmin(sizes[rows])])  # ties: the pattern that comes first in enumeration order
+    return Break(int(sizes[row]), (table.attacker_set(row), table.twin_set(row)))
+
+
+def find_tracking_break(table: PatternTable) -> Break | None:
+    """Find the least k at which BTC(k) fails: by confusion of labels or by twins, whichever needs fewer users."""
+    breaks = [found for found in (find_correction_break(table), find_twin_break(table)) if found]
+    return min(breaks, key=lambda found: found.size, default=None)
+
+
+def find_smallest_cover(code: Code, time_limit: float = 5.0) -> tuple[int, tuple[int, ...]]:
+    """Find the fewest users that together hit every model, for codes too large to enumerate.
+
+    A set-cover program solved by HiGHS through SciPy.
+
+    Returns
+    -------
+    lower : int
+        Proved: no coalition smaller than this hits every model. Equals ``len(cover)`` when solved to the end.
+    cover : tuple of int
+        A coalition that does (not always a smallest one when time ran out).
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    solved = milp(
+        np.ones(code.n_users),
+        constraints=LinearConstraint(csr_array(code.matrix.astype(float)), lb=1),
+        integrality=np.ones(code.n_users, dtype=np.int64),
+        bounds=Bounds(0, 1),
+        options={"time_limit": time_limit},
+    )
+    cover = _greedy_cover(code)
+    if solved.x is not None:
+        found = tuple(int(user) for user in np.flatnonzero(np.round(solved.x) > 0))
+        if code.pattern(found).all() and len(found) < len(cover):
+            cover = found
+    bound = solved.mip_dual_bound
+    # The optimum is an integer: round the dual bound up, less what floating point may have added.
+    lower = 1 if bound is None or not np.isfinite(bound) else max(1, int(np.ceil(bound - 1e-6)))
+    return min(lower, len(cover)), cover
+
+
+def _greedy_cover(code: Code) -> tuple[int, ...]:
+    """Cover all models greedily; ties to the lowest user."""
+    left = np.ones(code.n_models, dtype=bool)
+    chosen: list[int] = []
+    while left.any():
+        user = int(np.argmax(code.matrix[left].sum(axis=0)))
+        chosen.append(user)
+        left &= ~code.matrix[:, user]
+    return tuple(sorted(chosen))

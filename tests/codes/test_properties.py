@@ -1,0 +1,181 @@
+"""Fast property checks against a brute-force twin that reads like the definitions."""
+
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from codeward import Code, inspect
+from codeward._errors import TooLargeError
+from codeward.codes import (
+    enumerate_patterns,
+    find_correction_break,
+    find_detection_break,
+    find_margins,
+    find_smallest_cover,
+    find_tracking_break,
+)
+
+
+def subsets(n, k):
+    return list(chain.from_iterable(combinations(range(n), j) for j in range(k + 1)))
+
+
+def ksum(matrix, users):
+    return matrix[:, list(users)].any(axis=1)
+
+
+def brute_detect(matrix, k):
+    return not any(ksum(matrix, x).all() for x in subsets(matrix.shape[1], k))
+
+
+def brute_correct(matrix, k):
+    sums = [ksum(matrix, x) for x in subsets(matrix.shape[1], k)]
+    return not any((s ^ t).all() for s in sums for t in sums)
+
+
+def brute_track(matrix, k):
+    sums = [ksum(matrix, x).tobytes() for x in subsets(matrix.shape[1], k)]
+    return brute_correct(matrix, k) and len(set(sums)) == len(sums)
+
+
+def brute_margins(matrix, k):
+    sets = subsets(matrix.shape[1], k)
+    sums = [ksum(matrix, x) for x in sets]
+    label = min(int((~(s ^ t)).sum()) for s in sums for t in sums)
+    track = min(int((s ^ t).sum()) for i, s in enumerate(sums) for t in sums[:i])
+    arbitrary = min(int((~(s | t)).sum()) for s in sums for t in sums)
+    return label, track, arbitrary
+
+
+@st.composite
+def codes(draw, max_models=7, max_users=6):
+    shape = draw(st.tuples(st.integers(1, max_models), st.integers(1, max_users)))
+    matrix = draw(arrays(bool, shape))
+    assume(matrix.any(axis=0).all() and matrix.any(axis=1).all())
+    return matrix
+
+
+@given(codes(), st.integers(1, 4))
+def test_properties_agree_with_the_definitions(matrix, k):
+    table = enumerate_patterns(Code(matrix), k)
+    for find, brute in (
+        (find_detection_break, brute_detect),
+        (find_correction_break, brute_correct),
+        (find_tracking_break, brute_track),
+    ):
+        found = find(table)
+        for size in range(1, k + 1):
+            assert brute(matrix, size) == (found is None or found.size > size), (find.__name__, size)
+
+
+@given(codes(), st.integers(1, 3))
+def test_witnesses_really_break(matrix, k):
+    table = enumerate_patterns(Code(matrix), k)
+    if found := find_detection_break(table):
+        assert ksum(matrix, found.attackers[0]).all()
+        assert len(found.attackers[0]) == found.size
+    if found := find_correction_break(table):
+        one, two = found.attackers
+        assert (ksum(matrix, one) ^ ksum(matrix, two)).all()
+        assert max(len(one), len(two)) == found.size
+    if found := find_tracking_break(table):
+        one, two = found.attackers
+        different = ksum(matrix, one) ^ ksum(matrix, two)
+        assert one != two
+        assert different.all() or not different.any()
+
+
+@given(codes(), st.integers(1, 3))
+def test_margins_agree_with_the_definitions(matrix, k):
+    margins = find_margins(enumerate_patterns(Code(matrix), k))
+    for size in range(1, k + 1):
+        got = (margins.label[size - 1], margins.tracking[size - 1], margins.arbitrary[size - 1])
+        assert got == brute_margins(matrix, size)
+
+
+@given(codes(), st.randoms(use_true_random=False))
+def test_permuting_users_and_models_changes_nothing(matrix, random):
+    rows, columns = list(range(matrix.shape[0])), list(range(matrix.shape[1]))
+    random.shuffle(rows)
+    random.shuffle(columns)
+    one = inspect(Code(matrix), 3).to_json()
+    two = inspect(Code(matrix[rows][:, columns]), 3).to_json()
+    for key in ("attackers", "margin", "margin_track", "margin_arbitrary", "row_weight", "models_lower_bound"):
+        assert one[key] == two[key], key
+
+
+@given(codes())
+def test_inspection_without_a_limit_agrees_with_the_definitions(matrix):
+    found = inspect(Code(matrix))
+    n = matrix.shape[1]
+    largest = {
+        name: max((k for k in range(1, n + 1) if holds(matrix, k)), default=0)
+        for name, holds in (("detect", brute_detect), ("correct", brute_correct), ("track", brute_track))
+    }
+    got = {"detect": found.detect, "correct": found.correct, "track": found.track}
+    assert got == largest
+    assert found.correct_arbitrary == max((k for k in range(1, n) if brute_detect(matrix, 2 * k)), default=0)
+
+
+@given(codes(max_models=9, max_users=8))
+@settings(max_examples=50)
+def test_smallest_cover_is_smallest(matrix):
+    lower, cover = find_smallest_cover(Code(matrix))
+    best = next(len(x) for x in subsets(matrix.shape[1], matrix.shape[1]) if ksum(matrix, x).all())
+    assert lower == len(cover) == best
+    assert ksum(matrix, cover).all()
+
+
+@given(codes(), st.integers(0, 4))
+def test_pattern_table_counts_every_attacker_set(matrix, k):
+    table = enumerate_patterns(Code(matrix), k)
+    seen = {}
+    for x in subsets(matrix.shape[1], k):
+        seen.setdefault(ksum(matrix, x).tobytes(), []).append(x)
+    assert [row.tobytes() for row in table.bits] == list(seen)
+    for row, sets in enumerate(seen.values()):
+        assert table.attacker_set(row) == sets[0]
+        assert table.twin_set(row) == (sets[1] if len(sets) > 1 else ())
+        assert table.counts[row].tolist() == [sum(len(x) == j for x in sets) for j in range(k + 1)]
+
+
+@pytest.mark.parametrize("n_models", [63, 64, 65, 130])
+def test_patterns_past_one_word_keep_their_bits(n_models):
+    rng = np.random.default_rng(n_models)
+    matrix = rng.random((n_models, 9)) < 0.4
+    matrix[:, 0] |= ~matrix.any(axis=1)
+    table = enumerate_patterns(Code(matrix), 2)
+    for row in range(len(table.words)):
+        assert (table.bits[row] == ksum(matrix, table.attacker_set(row))).all()
+    assert (table.weights == table.bits.sum(axis=1)).all()
+
+
+def test_a_check_that_does_not_fit_says_so_with_its_size():
+    code = Code(np.eye(200, dtype=bool))
+    with pytest.raises(TooLargeError, match="2,601,668,491"):
+        inspect(code, 5)
+
+
+def test_a_large_code_is_inspected_as_far_as_it_pays():
+    rng = np.random.default_rng(1)
+    matrix = rng.random((60, 300)) < 0.3
+    found = inspect(Code(matrix))
+    assert found.max_attackers >= 2
+    assert found.detect == found.max_attackers
+    assert any("examined up to" in note for note in found.notes)
+
+
+def test_the_identity_code_detects_all_but_one():
+    found = inspect(Code(np.eye(12, dtype=bool)))
+    assert (found.detect, found.correct, found.correct_arbitrary, found.track) == (11, 5, 5, 5)
+    assert found.witness["correct"].size == 6
+
+
+def test_a_code_that_is_bdc_but_not_bcc_is_told_apart():
+    found = inspect(Code([[1, 0], [0, 1]]))
+    assert (found.detect, found.correct) == (1, 0)
+    assert sorted(found.witness["correct"].attackers) == [(0,), (1,)]
