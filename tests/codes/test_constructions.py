@@ -120,7 +120,7 @@ def test_the_papers_codes_are_what_the_paper_says(name, models, users, weight, d
 
 
 def test_code_h_and_the_tracking_example_track_two_attackers():
-    for name, users, weight, most in (("h", 16, 4, 16), ("btc228", 8, 2, 11)):
+    for name, users, weight, most in (("h", 16, 4, 10), ("btc228", 8, 2, 7)):
         found = inspect(named_code(name), 2)
         assert found.track == 2
         assert found.code.n_users == users

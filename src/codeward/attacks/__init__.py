@@ -1,1 +1,17 @@
-"""Placeholder."""
+"""Backdoor attacks as functions from data to data, for experiments."""
+
+from codeward.attacks._groups import FRACTION, AttackGroup, draw_groups, poison, poison_users, trigger_inputs
+from codeward.attacks._triggers import Trigger, draw_blend, draw_patch, stamp
+
+__all__ = [
+    "FRACTION",
+    "AttackGroup",
+    "Trigger",
+    "draw_blend",
+    "draw_groups",
+    "draw_patch",
+    "poison",
+    "poison_users",
+    "stamp",
+    "trigger_inputs",
+]

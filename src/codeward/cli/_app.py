@@ -6,7 +6,12 @@ import click
 import typer
 
 from codeward._errors import InputError
+from codeward.cli._certify import certify
+from codeward.cli._data import data_app
+from codeward.cli._decode import decode
+from codeward.cli._design import design
 from codeward.cli._inspect import inspect
+from codeward.cli._run import run
 
 app = typer.Typer(
     name="codeward",
@@ -31,7 +36,12 @@ def codeward(
 
 
 # One line a command, in the order of `codeward --help`.
+app.command("design")(design)
 app.command("inspect")(inspect)
+app.command("run")(run)
+app.add_typer(data_app, name="data")
+app.command("decode")(decode)
+app.command("certify")(certify)
 
 
 def main(arguments: list[str] | None = None) -> int:

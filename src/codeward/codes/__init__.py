@@ -2,6 +2,7 @@
 
 from codeward.codes._baselines import bagging_code, partition_code, shifted_hash_code
 from codeward.codes._code import Code
+from codeward.codes._designer import Design, design
 from codeward.codes._drawing import plot_code, sketch_code
 from codeward.codes._inspect import Inspection, inspect
 from codeward.codes._margins import Margins, find_margins
@@ -21,6 +22,7 @@ from codeward.codes._separable import bit_code, kautz_singleton_code, random_sep
 __all__ = [
     "Break",
     "Code",
+    "Design",
     "Inspection",
     "Margins",
     "PatternTable",
@@ -28,6 +30,7 @@ __all__ = [
     "bagging_code",
     "bit_code",
     "count_attacker_sets",
+    "design",
     "duplicated_code",
     "enumerate_patterns",
     "find_correction_break",

@@ -68,7 +68,7 @@ def bound_models(request: Request) -> int:
     if request.covering_only:
         return bound
     # With k + 1 rows a least set of users that hits every row would have k + 1 members, each alone in its row; one of
-    # them and the other k are then complementary k-sums. So BCC needs k + 2 rows (the paper's k + 2 for r = 1, n = k+1).
+    # them and the other k are then complementary k-sums. So BCC needs k + 2 rows.
     bound = max(bound, k + 2)
     if n == k + 1:
         # Only rows with a single one avoid k of the k + 1 users; rows that agree on {j} and its complement are others.

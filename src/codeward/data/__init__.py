@@ -1,5 +1,26 @@
 """Data sets, user splits, and the samples users hand in."""
 
-from codeward.data._samples import Overlay, Samples
+from codeward.data._catalog import CATALOG, Entry
+from codeward.data._datasets import DatasetPair, find_data_dir, load_dataset
+from codeward.data._fetch import check_dataset, fetch_dataset
+from codeward.data._plots import plot_class_shares
+from codeward.data._samples import Overlay, Samples, render
+from codeward.data._splits import halve_test, split_dirichlet, split_groups, split_iid
 
-__all__ = ["Overlay", "Samples"]
+__all__ = [
+    "CATALOG",
+    "DatasetPair",
+    "Entry",
+    "Overlay",
+    "Samples",
+    "check_dataset",
+    "fetch_dataset",
+    "find_data_dir",
+    "halve_test",
+    "load_dataset",
+    "plot_class_shares",
+    "render",
+    "split_dirichlet",
+    "split_groups",
+    "split_iid",
+]

@@ -89,3 +89,15 @@ class Samples:
         ):
             content.update(mark + places)
         return content.hexdigest()
+
+
+def render(samples: Samples) -> NDArray[np.float32]:
+    """Apply the overlays: images on the 0..1 scale as a model sees them without augmentation, shape (N, C, H, W).
+
+    The reference for "overlay last": ``(1 - alpha) * image + alpha * values``.
+    """
+    images = samples.images.astype(np.float32) / np.float32(255)
+    for i, overlay in enumerate(samples.overlays):
+        rows = samples.overlay_ids == i
+        images[rows] = (1 - overlay.alpha) * images[rows] + overlay.alpha * overlay.values
+    return images

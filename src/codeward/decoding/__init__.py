@@ -1,1 +1,39 @@
-"""Placeholder."""
+"""From votes to a verdict: vote models, decoders, detection, tracking, vote files. Imports torch only when asked to."""
+
+from codeward.decoding._batch import Pooled, decode_batch, pool_evidence
+from codeward.decoding._bayes import BayesDecoder
+from codeward.decoding._consensus import ConsensusDecoder
+from codeward.decoding._decoded import NO_VERDICT, Decoded, Decoder
+from codeward.decoding._detection import RocCurve, alarm_threshold, roc_curve
+from codeward.decoding._models import ConfusionModel, VoteModel, count_confusion, estimate_confusion, smooth_confusion
+from codeward.decoding._plurality import PluralityDecoder
+from codeward.decoding._scorefiles import load_scores, save_scores
+from codeward.decoding._tracking import tracking_score
+from codeward.decoding._votes import VoteReader, VoteSet, load_votes, save_votes
+
+__all__ = [
+    "NO_VERDICT",
+    "BayesDecoder",
+    "ConfusionModel",
+    "ConsensusDecoder",
+    "Decoded",
+    "Decoder",
+    "PluralityDecoder",
+    "Pooled",
+    "RocCurve",
+    "VoteModel",
+    "VoteReader",
+    "VoteSet",
+    "alarm_threshold",
+    "count_confusion",
+    "decode_batch",
+    "estimate_confusion",
+    "load_scores",
+    "load_votes",
+    "pool_evidence",
+    "roc_curve",
+    "save_scores",
+    "save_votes",
+    "smooth_confusion",
+    "tracking_score",
+]

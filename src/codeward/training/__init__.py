@@ -1,1 +1,25 @@
-"""Placeholder."""
+"""Architectures, the model store, and the training of a code's sub-models. Never learns who attacks."""
+
+from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
+from codeward.training._ensemble import Ensemble, vote
+from codeward.training._plan import BatchStream, ModelPlan, plan_batches, plan_models
+from codeward.training._settings import PRESETS, TrainingSettings
+from codeward.training._store import ModelStore, model_key
+from codeward.training._train import train_ensemble
+
+__all__ = [
+    "ARCHITECTURES",
+    "PRESETS",
+    "BatchStream",
+    "Ensemble",
+    "ModelPlan",
+    "ModelStore",
+    "TrainingSettings",
+    "build_network",
+    "fingerprint",
+    "model_key",
+    "plan_batches",
+    "plan_models",
+    "train_ensemble",
+    "vote",
+]

@@ -1,0 +1,12 @@
+"""Run every benchmark that fits this machine: ``python -m benchmarks [NAME ...]``, all when none is named."""
+
+import importlib
+import sys
+
+NAMES = ("design", "decode", "certify", "train")
+
+for name in sys.argv[1:] or NAMES:
+    if name not in NAMES:
+        sys.exit(f"no benchmark is named {name!r}; choose from {', '.join(NAMES)}")
+    print(f"== {name}", flush=True)
+    importlib.import_module(f"benchmarks.{name}").main([])

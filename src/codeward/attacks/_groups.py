@@ -1,0 +1,134 @@
+"""Groups of colluding users: what they plant in their data, and how they trigger it afterwards.
+
+Poisoning is a function from data to data. Whoever trains on the result cannot tell it from honest data.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward.attacks._triggers import Position, Shape, Trigger, draw_blend, draw_patch, stamp
+from codeward.data import Samples
+
+Kind = Literal["patch", "blended", "split", "label-flip", "clean-label"]
+
+#: The paper's share of an attacker's data that is poisoned.
+FRACTION = 0.05
+
+
+@dataclass(frozen=True)
+class AttackGroup:
+    """Users that share a trigger and a target.
+
+    Attributes
+    ----------
+    attackers : tuple of int
+        User indices.
+    target : int
+        The class a triggered input is to get.
+    kind : {"patch", "blended", "split", "label-flip", "clean-label"}
+        ``patch``, ``blended``: stamp and relabel. ``split``: each attacker stamps its own part of the patch, and the
+        whole is used afterwards; this breaks the paper's independence assumption on purpose. ``label-flip``: relabel
+        without trigger. ``clean-label``: stamp samples that have the target's label already, and relabel nothing.
+    trigger : Trigger
+    fraction : float
+        Share of each attacker's data that is poisoned.
+    """
+
+    attackers: tuple[int, ...]
+    target: int
+    kind: Kind
+    trigger: Trigger
+    fraction: float = FRACTION
+
+
+def draw_groups(
+    n_users: int,
+    n_attackers: int,
+    n_groups: int,
+    image_shape: Shape,
+    n_classes: int,
+    rng: np.random.Generator,
+    kind: Kind = "patch",
+    position: Position = "corner",
+    fraction: float = FRACTION,
+) -> list[AttackGroup]:
+    """Draw disjoint groups of ``n_attackers`` users, each with its own trigger and target.
+
+    With the same generator state the groups of different sizes are nested (1 within 2 within 3) and keep triggers and
+    targets, so that sub-models are shared between the sizes.
+    """
+    if n_attackers * n_groups > n_users:
+        raise InputError(f"{n_groups} groups of {n_attackers} attackers do not fit among {n_users} users")
+    order = rng.permutation(n_users)
+    groups = []
+    for number in range(n_groups):
+        target = int(rng.integers(n_classes))
+        trigger = draw_blend(image_shape, rng) if kind == "blended" else draw_patch(image_shape, position, rng)
+        members = tuple(sorted(int(user) for user in order[number::n_groups][:n_attackers]))
+        groups.append(AttackGroup(members, target, kind, trigger, fraction))
+    return groups
+
+
+def poison_users(users: Sequence[Samples], groups: Sequence[AttackGroup], seed: Sequence[int]) -> list[Samples]:
+    """Return every user's data after the attack; the data of users in no group are the same objects.
+
+    What an attacker hands in depends on the seed, its own data, trigger and target, and (for ``split``) its part, but
+    not on who else attacks.
+    """
+    poisoned = list(users)
+    owners = [user for group in groups for user in group.attackers]
+    if len(set(owners)) != len(owners):
+        raise InputError("a user attacks in two groups")
+    for group in groups:
+        for place, user in enumerate(group.attackers):
+            if not 0 <= user < len(users):
+                raise InputError(f"attacker {user} is not among the {len(users)} users")
+            rng = np.random.default_rng([*seed, user])
+            poisoned[user] = poison(users[user], group, rng, part=place)
+    return poisoned
+
+
+def poison(samples: Samples, group: AttackGroup, rng: np.random.Generator, part: int = 0) -> Samples:
+    """Poison one attacker's data; same length, same images, other labels and overlays.
+
+    Parameters
+    ----------
+    samples : Samples
+    group : AttackGroup
+    rng : Generator
+        Picks the samples.
+    part : int
+        Which colluder this is; matters for ``split`` only.
+    """
+    candidates: NDArray[np.int64] = np.arange(len(samples))
+    if group.kind == "clean-label":
+        candidates = np.flatnonzero(samples.labels == group.target)
+    wanted = max(1, round(group.fraction * len(samples)))
+    rows = np.sort(rng.permutation(candidates)[:wanted])
+    if group.kind == "label-flip":
+        return _relabel(samples, rows, group.target)
+    trigger = group.trigger
+    if group.kind == "split":
+        height, width = trigger.values.shape[1:]
+        cells = (np.arange(height * width) % len(group.attackers) == part).reshape(height, width)
+        trigger = trigger.keep(cells)
+    stamped = stamp(samples, rows, trigger, rng)
+    return stamped if group.kind == "clean-label" else _relabel(stamped, rows, group.target)
+
+
+def trigger_inputs(samples: Samples, group: AttackGroup, seed: int = 0) -> Samples:
+    """Lay the group's whole trigger over every input; labels stay the true ones. ``label-flip`` has no trigger."""
+    if group.kind == "label-flip":
+        return samples
+    return stamp(samples, np.arange(len(samples)), group.trigger, np.random.default_rng(seed))
+
+
+def _relabel(samples: Samples, rows: NDArray[np.int64], target: int) -> Samples:
+    labels = samples.labels.copy()
+    labels[rows] = target
+    return Samples(samples.images, labels, samples.overlays, samples.overlay_ids)

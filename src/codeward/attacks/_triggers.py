@@ -1,0 +1,98 @@
+"""Triggers: what an attacker lays over an image, and where."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward.data import Overlay, Samples
+
+Position = Literal["corner", "fixed-random", "per-image"]
+Shape = tuple[int, int, int]
+
+#: Side of the paper's triggers, in pixels.
+SIDE = 3
+#: Opacity of a blended trigger (Chen et al., 2017, use 0.1 to 0.2).
+BLEND = 0.15
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A patch, how opaque it is, and where it goes.
+
+    Attributes
+    ----------
+    values : ndarray of float32, shape (C, h, w)
+        Pixel values, 0..1.
+    alpha : ndarray of float32, shape (C, h, w)
+        Opacity, 0..1.
+    position : {"corner", "fixed-random", "per-image"}
+        ``per-image`` draws a new place for every image.
+    place : tuple of int
+        Row and column of the upper left pixel; unused when ``per-image``.
+    """
+
+    values: NDArray[np.float32]
+    alpha: NDArray[np.float32]
+    position: Position
+    place: tuple[int, int]
+
+    def overlay(self, shape: Shape, place: tuple[int, int]) -> Overlay:
+        """Lay the patch at ``place`` over an otherwise clear image of the given shape."""
+        values, alpha = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        rows = slice(place[0], place[0] + self.values.shape[1])
+        columns = slice(place[1], place[1] + self.values.shape[2])
+        values[:, rows, columns] = self.values
+        alpha[:, rows, columns] = self.alpha
+        return Overlay(values, alpha)
+
+    def keep(self, cells: NDArray[np.bool_]) -> "Trigger":
+        """Return the part of the trigger in ``cells`` (h, w); the rest becomes clear."""
+        return replace(self, alpha=np.where(cells, self.alpha, np.float32(0)).astype(np.float32))
+
+
+def draw_patch(shape: Shape, position: Position, rng: np.random.Generator) -> Trigger:
+    """Draw a 3 x 3 trigger as the paper does.
+
+    Grey images: a random permutation of five ones and four zeros. Colour images: 27 Gaussian values clipped to 0..1
+    (the paper gives no mean or deviation; we take 0.5 and 0.5). The corner is the lower right one: over a digit's body
+    a trigger often fails.
+    """
+    channels, height, width = shape
+    if min(height, width) < SIDE:
+        raise InputError(f"images of {height} x {width} pixels are too small for a {SIDE} x {SIDE} trigger")
+    if channels == 1:
+        values = rng.permutation(np.repeat([1.0, 0.0], [5, 4])).reshape(1, SIDE, SIDE)
+    else:
+        values = np.clip(rng.normal(0.5, 0.5, (channels, SIDE, SIDE)), 0, 1)
+    place = (height - SIDE, width - SIDE)
+    if position == "fixed-random":
+        place = (int(rng.integers(height - SIDE + 1)), int(rng.integers(width - SIDE + 1)))
+    opaque = np.ones((channels, SIDE, SIDE), np.float32)
+    return Trigger(values.astype(np.float32), opaque, position, place)
+
+
+def draw_blend(shape: Shape, rng: np.random.Generator) -> Trigger:
+    """Draw a random pattern over the whole image, blended in at `BLEND` (Chen et al., 2017)."""
+    values = rng.random(shape, dtype=np.float32)
+    return Trigger(values, np.full(shape, BLEND, np.float32), "corner", (0, 0))
+
+
+def stamp(samples: Samples, rows: NDArray[np.int64], trigger: Trigger, rng: np.random.Generator) -> Samples:
+    """Let the samples at ``rows`` carry the trigger (in place of an overlay they had); images and labels stay."""
+    channels, height, width = samples.images.shape[1:]
+    shape = (channels, height, width)
+    if trigger.position == "per-image":
+        across = height - trigger.values.shape[1] + 1, width - trigger.values.shape[2] + 1
+        cells = rng.integers(across[0] * across[1], size=rows.size)
+        distinct, which = np.unique(cells, return_inverse=True)
+        overlays = [trigger.overlay(shape, (int(cell) // across[1], int(cell) % across[1])) for cell in distinct]
+    else:
+        overlays, which = [trigger.overlay(shape, trigger.place)], np.zeros(rows.size, dtype=np.int64)
+    if rows.size == 0:
+        return samples
+    ids = samples.overlay_ids.copy()
+    ids[rows] = len(samples.overlays) + which
+    return Samples(samples.images, samples.labels, samples.overlays + tuple(overlays), ids)

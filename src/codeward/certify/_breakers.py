@@ -1,0 +1,172 @@
+r"""Which attacker sets change which outputs: one test per decoder, on distinct vote vectors and hit patterns.
+
+**Single targets suffice.** Let an attack with hit pattern s replace the votes y of the hit models, and write
+:math:`y^{s \to t}` for the votes after all of them say t. For the plurality and the consensus decoder an *arbitrary*
+attack with pattern s changes the output l iff some single-target one does, so both threat models have the same radius:
+
+* plurality: the output changes iff some :math:`t \ne l` overtakes l. Among all votes that agree with y outside s,
+  :math:`y^{s \to t}` gives t the most votes and (as :math:`t \ne l`) l the fewest, so if any lets t overtake l it does.
+* consensus (label l is *explained* when the models that dissent from l, :math:`D_l(y) = \{i : y_i \ne l\}`, can be
+  covered up to e of them by K users; the verdict is the only explained label): a label stays explained when its dissent
+  shrinks. If after some attack l is no longer explained, neither is it at :math:`y^{s \to t}` for any :math:`t \ne l`,
+  where :math:`D_l = D_l(y) \cup s` is largest. If after some attack another t is explained, so is it at
+  :math:`y^{s \to t}`, where :math:`D_t = D_t(y) \setminus s` is smallest. In both cases the verdict there is not l.
+
+For both decoders a rival t that has votes serves at least as well as one without (its dissent, or its deficit, is
+smaller), except that for plurality a smaller label wins ties.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: A decoder's verdicts on votes of shape (N, m).
+Predict = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+#: Vote vectors decoded in one call, and cells of one block of products: both keep a block under about 100 MB.
+BATCH_VECTORS = 2**18
+BLOCK_CELLS = 2**23
+
+
+class Breaker(Protocol):
+    """Tells whether an attack with a given hit pattern can change a given output."""
+
+    def broken(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Test every pattern of ``bits`` (P, m) against every input of ``rows`` (R,); shape (R, P)."""
+
+    def targets(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Test pattern i of ``bits`` (R, m) against input ``rows[i]``: smallest target that changes it, or -1."""
+
+
+class PluralityBreaker:
+    r"""Attacks on a plurality vote, ties to the smaller label; exact under both threat models.
+
+    With pattern s all saying t, label t overtakes l iff
+
+    .. math:: \sum_{i \in s} w_i \ge N_l - N_t + [t > l], \qquad w_i = 1 + [y_i = l] - [y_i = t],
+
+    a weighted coverage: one matrix product of patterns and weights for all inputs and rivals.
+
+    Parameters
+    ----------
+    votes : ndarray of int64, shape (D, m)
+    labels : ndarray of int64, shape (D,)
+        The plurality labels of ``votes``.
+    """
+
+    def __init__(self, votes: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
+        self.votes = votes
+        self.labels = labels
+        self.rivals = list_rivals(votes, labels)
+
+    def demands(self, rank: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return weights (R, m) and the sum they must reach (R,) against each input's rival number ``rank``.
+
+        An input without such a rival gets an unreachable sum. Small integers are exact in float32.
+        """
+        votes, label, rival = self.votes[rows], self.labels[rows, None], self.rivals[rows, rank, None]
+        on_label, on_rival = votes == label, votes == rival
+        weights = np.float32(1) + on_label - on_rival
+        need = on_label.sum(axis=1) - on_rival.sum(axis=1) + (rival > label)[:, 0]
+        return weights.astype(np.float32), np.where(rival[:, 0] < 0, np.inf, need).astype(np.float32)
+
+    def broken(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """See `Breaker`."""
+        patterns = bits.T.astype(np.float32)
+        hit = np.zeros((rows.size, bits.shape[0]), dtype=bool)
+        for rank in range(self.rivals.shape[1]):
+            has = np.flatnonzero(self.rivals[rows, rank] >= 0)
+            weights, need = self.demands(rank, rows[has])
+            hit[has] |= weights @ patterns >= need[:, None]
+        return hit
+
+    def targets(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Breaker`."""
+        found = np.full(rows.size, -1, dtype=np.int64)
+        for rank in reversed(range(self.rivals.shape[1])):  # rivals ascend, so the smallest is written last
+            weights, need = self.demands(rank, rows)
+            reached = (weights * bits).sum(axis=1) >= need
+            found = np.where(reached, self.rivals[rows, rank], found)
+        return found
+
+
+class OverwriteBreaker:
+    """Attacks on any decoder, by decoding the overwritten votes of every pattern and target.
+
+    Exact for every decoder under *deterministic* when ``targets`` lists all classes, and for the consensus decoder
+    under both threat models when it lists the rivals of `list_rivals` (see the module).
+
+    Parameters
+    ----------
+    votes : ndarray of int64, shape (D, m)
+    labels : ndarray of int64, shape (D,)
+        ``predict(votes)``.
+    candidates : ndarray of int64, shape (D, T)
+        Targets to try for each input, ascending, padded with -1.
+    predict : callable
+        The decoder's verdicts.
+    """
+
+    def __init__(
+        self, votes: NDArray[np.int64], labels: NDArray[np.int64], candidates: NDArray[np.int64], predict: Predict
+    ) -> None:
+        self.votes = votes
+        self.labels = labels
+        self.candidates = candidates
+        self.predict = predict
+
+    def broken(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """See `Breaker`."""
+        hit = np.zeros((rows.size, bits.shape[0]), dtype=bool)
+        step = max(1, BATCH_VECTORS // bits.shape[0])
+        for rank in range(self.candidates.shape[1]):
+            for start in range(0, rows.size, step):
+                here = np.arange(start, min(start + step, rows.size))
+                here = here[self.candidates[rows[here], rank] >= 0]
+                # 1. y^{s -> t} for every pattern s; cells that are already broken are not decoded again.
+                chosen, pattern = np.nonzero(~hit[here])
+                inputs = rows[here[chosen]]
+                changed = self._changed(inputs, bits[pattern], self.candidates[inputs, rank])
+                hit[here[chosen[changed]], pattern[changed]] = True
+        return hit
+
+    def targets(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Breaker`."""
+        found = np.full(rows.size, -1, dtype=np.int64)
+        for rank in range(self.candidates.shape[1]):
+            target = self.candidates[rows, rank]
+            ask = np.flatnonzero((found < 0) & (target >= 0))
+            changed = self._changed(rows[ask], bits[ask], target[ask])
+            found[ask[changed]] = target[ask[changed]]
+        return found
+
+    def _changed(
+        self, inputs: NDArray[np.int64], bits: NDArray[np.bool_], target: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        if inputs.size == 0:
+            return np.zeros(0, dtype=bool)
+        overwritten = np.where(bits, target[:, None], self.votes[inputs])
+        return np.asarray(self.predict(overwritten) != self.labels[inputs], dtype=bool)
+
+
+def list_rivals(votes: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """List the targets that suffice against each plurality or consensus output, shape (D, T), padded with -1.
+
+    They are the labels other than the output that have votes, and the smallest label without votes where it is smaller
+    than the output (it wins ties) or where no other label has votes. So the radius does not depend on how many
+    classes there are, as long as there are two. Ascending.
+    """
+    n_labels = max(int(votes.max(initial=0)), int(labels.max(initial=0))) + 2
+    seen = np.zeros((votes.shape[0], n_labels), dtype=bool)
+    seen[np.arange(votes.shape[0])[:, None], votes] = True
+    unseen = np.argmin(seen, axis=1)  # the last column is never seen; first False: the smallest unseen label
+    decided = np.flatnonzero(labels >= 0)
+    seen[decided, labels[decided]] = False
+    add = (unseen < labels) | ~seen.any(axis=1)
+    # With no other label seen, the smallest unseen one is not the output: the output has votes.
+    seen[np.flatnonzero(add), unseen[add]] = True
+    width = int(seen.sum(axis=1).max(initial=0))
+    order = np.argsort(~seen, axis=1, kind="stable")[:, :width]
+    return np.where(np.take_along_axis(seen, order, axis=1), order, -1).astype(np.int64)

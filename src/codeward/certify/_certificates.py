@@ -1,0 +1,105 @@
+"""What a certificate says, per input: a value, frozen, with the attack that breaks it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: The two threat models of DESIGN.md: hit models all say one target, or each says anything.
+Threat = Literal["deterministic", "arbitrary"]
+
+
+@dataclass(frozen=True)
+class Witness:
+    """An attack that changes the output: every model that learns from ``attackers`` says ``target``.
+
+    Attributes
+    ----------
+    attackers : tuple of int
+        User indices, ascending.
+    target : int
+        The label all hit models say. Such a single-target attack exists under both threat models whenever any does.
+    """
+
+    attackers: tuple[int, ...]
+    target: int
+
+
+@dataclass(frozen=True, eq=False)
+class Certificates:
+    r"""Certified radii of N inputs, in input order (DESIGN.md, "Certificates").
+
+    The votes are taken as those of clean models. ``radius[i] = k`` promises that no attack by k or fewer users, under
+    ``threat``, changes ``labels[i]``, where an attack by the users x replaces the votes of the models that learn from
+    a user in x: by one common target (*deterministic*) or by anything (*arbitrary*). "No verdict" counts as a change.
+
+    Attributes
+    ----------
+    labels : ndarray of int64, shape (N,)
+        The decoder's output on the given votes; -1 where it gives no verdict.
+    radius : ndarray of int64, shape (N,)
+        Largest certified k. 0: nothing is certified, one user may be enough; an input without verdict has 0.
+    exact : ndarray of bool, shape (N,)
+        True where k + 1 users do change the output (a witness is given) or where there is nothing past k to search;
+        False where the radius is a sound lower bound: the search stopped at ``searched`` or at its time limit.
+    attackers : ndarray of int32, shape (N, w)
+        The witness's users, padded with -1; all -1 where there is none.
+    targets : ndarray of int64, shape (N,)
+        The witness's target, -1 where there is none.
+    threat : {"deterministic", "arbitrary"}
+    decoder : str
+        Name of the decoder the certificate is for.
+    searched : int
+        Largest attacker set looked at.
+    """
+
+    labels: NDArray[np.int64]
+    radius: NDArray[np.int64]
+    exact: NDArray[np.bool_]
+    attackers: NDArray[np.int32]
+    targets: NDArray[np.int64]
+    threat: Threat
+    decoder: str
+    searched: int
+
+    def __len__(self) -> int:
+        return int(self.labels.size)
+
+    def witness(self, index: int) -> Witness | None:
+        """Return the attack by ``radius + 1`` users that changes output ``index``; None where none was found."""
+        users = tuple(int(user) for user in self.attackers[index] if user >= 0)
+        return Witness(users, int(self.targets[index])) if users else None
+
+    def reason(self, index: int) -> str:
+        """Say in words why the radius of input ``index`` is no larger."""
+        if self.labels[index] < 0:
+            return "no verdict on the given votes, so there is no label to certify"
+        witness, k = self.witness(index), int(self.radius[index])
+        if witness is not None:
+            names = ", ".join(map(str, witness.attackers))
+            who = f"user {names} alone changes" if k == 0 else f"users {names} together change"
+            return f"{who} the output when every model they reach says {witness.target}"
+        if self.exact[index]:
+            return "no set of users changes the output"
+        if k >= self.searched:
+            return f"not broken by any set of at most {k} users, the largest searched"
+        return f"lower bound: neither an attack by {k + 1} users nor a proof that there is none was found in time"
+
+
+def join_certificates(parts: list[Certificates]) -> Certificates:
+    """Put the certificates of consecutive blocks of inputs together, in order; all from the same request."""
+    width = max(part.attackers.shape[1] for part in parts)
+    padded = [
+        np.pad(part.attackers, ((0, 0), (0, width - part.attackers.shape[1])), constant_values=-1) for part in parts
+    ]
+    return Certificates(
+        labels=np.concatenate([part.labels for part in parts]),
+        radius=np.concatenate([part.radius for part in parts]),
+        exact=np.concatenate([part.exact for part in parts]),
+        attackers=np.concatenate(padded),
+        targets=np.concatenate([part.targets for part in parts]),
+        threat=parts[0].threat,
+        decoder=parts[0].decoder,
+        searched=min(part.searched for part in parts),
+    )

@@ -1,0 +1,149 @@
+r"""Plurality certificates for many users: least weighted coverage, by bounds from both sides and an open MILP solver.
+
+Breaking an output in favour of a rival t takes users x with :math:`\sum_{i \in s(x)} w_i \ge \mathrm{need}`
+(`PluralityBreaker`). The least such :math:`|x|` is one more than the radius against t.
+"""
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from codeward._progress import Progress
+from codeward.certify._breakers import BLOCK_CELLS, PluralityBreaker
+from codeward.codes import Code
+
+#: Solver bounds are rounded up to whole users after giving away this much.
+SLACK = 1e-6
+
+
+def solve_coverage(
+    breaker: PluralityBreaker, code: Code, limit: int, time_limit: float, bar: Progress
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int32]]:
+    """Return radius, exactness and witness of every output of ``breaker``, searching up to ``limit`` users.
+
+    1. From below: k users cover at most the sum of the k largest influences (Finite Aggregation's argument; overlaps
+       are counted twice, so it never exceeds the truth). 2. From above: a greedy attack. 3. Where they differ, HiGHS
+    between them, until ``time_limit`` seconds are spent; then its dual bound, which is sound, with exact False.
+    """
+    total, n_ranks = breaker.labels.size, breaker.rivals.shape[1]
+    least = np.full((total, n_ranks), limit + 1, dtype=np.int64)
+    most = np.full(total, limit + 1, dtype=np.int64)
+    users = np.full((total, limit), -1, dtype=np.int32)
+    matrix = code.matrix.astype(np.float32)
+    step = max(1, BLOCK_CELLS // max(code.n_users, code.n_models))
+    for rank in range(n_ranks):
+        has = np.flatnonzero(breaker.rivals[:, rank] >= 0)
+        for start in range(0, has.size, step):
+            rows = has[start : start + step]
+            weights, need = breaker.demands(rank, rows)
+            least[rows, rank] = bound_users(weights @ matrix, need, limit)
+            # A greedy attack is worth trying only where it may beat the one at hand.
+            open_rows = least[rows, rank] < most[rows]
+            size, chosen = attack_greedily(weights[open_rows], need[open_rows], matrix, limit)
+            rows = rows[open_rows]
+            better = size < most[rows]
+            most[rows[better]] = size[better]
+            users[rows[better]] = chosen[better]
+
+    deadline = time.monotonic() + time_limit
+    lower = np.minimum(least.min(axis=1), limit + 1)
+    gaps = np.flatnonzero(lower < most)
+    for row in gaps:
+        for rank in np.argsort(least[row], kind="stable"):
+            left = deadline - time.monotonic()
+            if least[row, rank] >= most[row] or left <= 0:
+                break
+            weights, need = breaker.demands(int(rank), np.array([row]))
+            found, proved = solve_users(weights[0], need[0], code, int(least[row, rank]), int(most[row]) - 1, left)
+            least[row, rank] = max(least[row, rank], proved)
+            if found is not None:
+                most[row] = found.size
+                users[row] = -1
+                users[row, : found.size] = found
+        lower[row] = min(int(least[row].min()), int(most[row]))
+        bar.advance(1 / gaps.size)
+    # Sizes are least numbers of users that break; limit + 1 stands for "none found within the limit".
+    broken = most <= limit
+    exact = (lower == most) & (broken | (limit >= code.n_users))
+    users[~(broken & (lower == most))] = -1
+    return lower - 1, exact, users
+
+
+def bound_users(influence: NDArray[np.float32], need: NDArray[np.float32], limit: int) -> NDArray[np.int64]:
+    """Return a lower bound on the users needed: least k whose k largest influences reach ``need``, else limit + 1."""
+    reach = np.cumsum(-np.sort(-influence, axis=1)[:, :limit], axis=1) >= need[:, None]
+    return np.where(reach.any(axis=1), reach.argmax(axis=1) + 1, limit + 1).astype(np.int64)
+
+
+def attack_greedily(
+    weights: NDArray[np.float32], need: NDArray[np.float32], matrix: NDArray[np.float32], limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Take the user who covers most of what is left, ties to the lowest index, until ``need`` is reached.
+
+    Returns
+    -------
+    size : ndarray, shape (R,)
+        Users taken; limit + 1 where ``limit`` were not enough.
+    users : ndarray, shape (R, limit)
+        Ascending, padded with -1 at the end.
+    """
+    size = np.full(need.size, limit + 1, dtype=np.int64)
+    chosen = np.full((need.size, limit), -1, dtype=np.int32)
+    left, missing, open_rows = weights.copy(), need.copy(), np.arange(need.size)
+    for taken in range(1, limit + 1):
+        if open_rows.size == 0:
+            break
+        gain = left[open_rows] @ matrix
+        user = gain.argmax(axis=1)
+        chosen[open_rows, taken - 1] = user
+        missing[open_rows] -= gain[np.arange(user.size), user]
+        left[open_rows] *= 1 - matrix.T[user]
+        size[open_rows[missing[open_rows] <= 0]] = taken
+        open_rows = open_rows[missing[open_rows] > 0]
+    chosen[size > limit] = -1
+    order = np.argsort(np.where(chosen < 0, matrix.shape[1], chosen), axis=1, kind="stable")
+    return size, np.take_along_axis(chosen, order, axis=1)
+
+
+def solve_users(
+    weights: NDArray[np.float32], need: float, code: Code, least: int, most: int, seconds: float
+) -> tuple[NDArray[np.int32] | None, int]:
+    r"""Find the fewest users, between ``least`` and ``most``, who break an output; HiGHS through scipy.
+
+    Minimise :math:`\sum_j x_j` over binary x and :math:`z \in [0,1]^m` with :math:`z_i \le \sum_j H_{ij} x_j` and
+    :math:`\sum_i w_i z_i \ge \mathrm{need}`.
+
+    Returns
+    -------
+    users : ndarray or None
+        A set that breaks (checked in integers), None if none was found.
+    proved : int
+        No smaller set than this breaks; ``most + 1`` when no set of at most ``most`` users does.
+    """
+    n, m = code.n_users, code.n_models
+    dense = np.zeros((m + 2, n + m))
+    dense[:m, :n], dense[:m, n:] = -code.matrix.astype(float), np.eye(m)
+    dense[m, n:] = weights
+    dense[m + 1, :n] = 1
+    low = np.concatenate([np.full(m, -np.inf), [float(need), float(least)]])
+    high = np.concatenate([np.zeros(m), [np.inf, float(most)]])
+    answer = milp(
+        np.concatenate([np.ones(n), np.zeros(m)]),
+        integrality=np.concatenate([np.ones(n), np.zeros(m)]),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(csr_array(dense), low, high),
+        options={"time_limit": max(seconds, 0.01)},
+    )
+    if answer.status == 2:  # infeasible: nothing between the bounds
+        return None, most + 1
+    users = None
+    if answer.x is not None:
+        picked = np.flatnonzero(answer.x[:n] > 0.5)
+        if weights[code.matrix[:, picked].any(axis=1)].sum() >= need:
+            users = picked.astype(np.int32)
+    dual = answer.mip_dual_bound
+    proved = least if dual is None or not np.isfinite(dual) else max(least, int(np.ceil(dual - SLACK)))
+    return users, proved

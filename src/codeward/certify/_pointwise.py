@@ -1,0 +1,166 @@
+"""`certify`: the largest k for each input, alone."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError
+from codeward._progress import Progress, silent
+from codeward.certify._breakers import BLOCK_CELLS, PluralityBreaker
+from codeward.certify._certificates import Certificates, Threat
+from codeward.certify._coverage import solve_coverage
+from codeward.certify._subjects import Predictor, Subject, make_decoder, make_subject
+from codeward.codes import Code, PatternTable, count_attacker_sets, enumerate_patterns
+from codeward.decoding import BayesDecoder
+
+#: Attacker sets that are enumerated without being asked to; every set of 16 users is within it.
+DEFAULT_SETS = 2**16
+
+
+def certify(
+    votes: ArrayLike,
+    code: Code,
+    *,
+    threat: Threat = "arbitrary",
+    decoder: str | Predictor = "plurality",
+    max_attackers: int | None = None,
+    confusion: ArrayLike | None = None,
+    n_attackers: int | None = None,
+    n_errors: int = 0,
+    n_classes: int | None = None,
+    method: str = "auto",
+    time_limit: float = 60.0,
+    progress: Progress | None = None,
+) -> Certificates:
+    r"""Certify every input: the largest k such that no attack by at most k users changes the decoder's output.
+
+    The votes are taken as those of clean models (DESIGN.md, "Certificates"). A radius is never above the truth.
+
+    * *plurality*: exact for both threat models (they coincide, see `codeward.certify._breakers`), over the distinct hit
+      patterns where these can be enumerated, else by coverage bounds and an open MILP solver.
+    * *consensus*: exact for both threat models (they coincide too); turning a verdict into "no verdict" is a change.
+    * *bayes*, or any other decoder object: exact under *deterministic*, over every pattern and every target; refused
+      under *arbitrary*.
+
+    Parameters
+    ----------
+    votes : array_like of int, shape (N, m)
+        Votes of the m models, labels 0..c-1.
+    code : Code
+        Which model learns from which user.
+    threat : {"arbitrary", "deterministic"}
+        What an attacker can make the hit models say.
+    decoder : {"plurality", "bayes", "consensus"} or decoder object
+        Whose output is certified; an object needs ``predict(votes)``.
+    max_attackers : int, optional
+        Search no further; an input not broken by then has this radius and ``exact`` False. By default as far as 65,536
+        attacker sets reach (plurality without limit; bayes at most its largest expected number of attackers).
+    confusion : array_like, shape (m, c, c), optional
+        For ``decoder="bayes"``.
+    n_attackers, n_errors : int
+        For ``decoder="consensus"``: how many attackers and wrong clean votes it tolerates.
+    n_classes : int, optional
+        Number of classes c, to check the votes; the radii of plurality and consensus do not depend on it.
+    method : {"auto", "patterns", "milp", "bound"}
+        For plurality: enumerate patterns; bounds, then MILP where they leave a gap; bounds alone. ``auto`` takes
+        patterns up to 65,536 attacker sets.
+    time_limit : float
+        Seconds for all MILP solving together; after it, the sound bound with ``exact`` False.
+    progress : Progress, optional
+        Advanced by 1 in total.
+
+    Returns
+    -------
+    Certificates
+    """
+    chosen = make_decoder(decoder, code, confusion, n_attackers, n_errors)
+    subject = make_subject(votes, code, threat, chosen, n_classes)
+    if method not in ("auto", "patterns", "milp", "bound"):
+        raise InputError(f"unknown method {method!r}; choose auto, patterns, milp or bound")
+    if max_attackers is not None and max_attackers < 1:
+        raise InputError(f"max_attackers must be at least 1, got {max_attackers}")
+    bar = progress or silent()
+    is_plurality = isinstance(subject.breaker, PluralityBreaker)
+    if not is_plurality and method not in ("auto", "patterns"):
+        raise InputError(f"method {method!r} is for plurality; the {subject.name} decoder is certified by patterns")
+
+    limit = code.n_users if max_attackers is None else min(max_attackers, code.n_users)
+    fits = count_attacker_sets(code.n_users, limit) <= DEFAULT_SETS
+    if is_plurality and (method in ("milp", "bound") or (method == "auto" and not fits)):
+        assert isinstance(subject.breaker, PluralityBreaker)
+        seconds = time_limit if method != "bound" else 0.0
+        radius, exact, users = solve_coverage(subject.breaker, code, limit, seconds, bar)
+    else:
+        if max_attackers is None:
+            limit = default_attackers(code, chosen)
+        radius, exact, users = _search_patterns(subject, enumerate_patterns(code, limit), code, bar)
+    return _finish(subject, code, radius, exact, users, threat, limit)
+
+
+def default_attackers(code: Code, decoder: Predictor | None = None) -> int:
+    """Return the largest k whose attacker sets number at most 65,536, at least 1; for bayes, at most its prior's."""
+    limit = 1
+    while limit < code.n_users and count_attacker_sets(code.n_users, limit + 1) <= DEFAULT_SETS:
+        limit += 1
+    if isinstance(decoder, BayesDecoder):
+        limit = min(limit, max(1, len(decoder.attackers_prior) - 1))
+    return limit
+
+
+def _search_patterns(
+    subject: Subject, table: PatternTable, code: Code, bar: Progress
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int32]]:
+    """Find the first pattern that breaks each output: fewest users, then lowest indices."""
+    limit = table.max_attackers
+    radius = np.where(subject.labels < 0, 0, limit).astype(np.int64)
+    exact = (subject.labels < 0) | (limit >= code.n_users)
+    users = np.full((subject.labels.size, max(limit, 1)), -1, dtype=np.int32)
+    alive = np.flatnonzero(subject.labels >= 0)
+    bits, sizes = table.bits, table.sizes
+    for size in range(1, limit + 1):
+        here = np.flatnonzero(sizes == size)
+        # A size without a new pattern has no chunk: more users who reach the same models change nothing more.
+        for chunk in np.array_split(here, -(-here.size // 4096)) if here.size else ():
+            step = max(1, BLOCK_CELLS // chunk.size)
+            left = []
+            for start in range(0, alive.size, step):
+                rows = alive[start : start + step]
+                hit = subject.breaker.broken(bits[chunk], rows)
+                some = hit.any(axis=1)
+                radius[rows[some]] = size - 1
+                exact[rows[some]] = True
+                # Patterns stand in the order of their first attacker set, so the first hit is the first such set.
+                users[rows[some]] = table.attackers[chunk[np.argmax(hit[some], axis=1)]]
+                left.append(rows[~some])
+            alive = np.concatenate(left) if left else alive
+            bar.advance(chunk.size / max(1, sizes.size - 1))
+    return radius, exact, users
+
+
+def _finish(
+    subject: Subject,
+    code: Code,
+    radius: NDArray[np.int64],
+    exact: NDArray[np.bool_],
+    users: NDArray[np.int32],
+    threat: Threat,
+    limit: int,
+) -> Certificates:
+    """Attach targets, cut the padding, and go back from distinct votes to inputs."""
+    targets = np.full(radius.size, -1, dtype=np.int64)
+    rows = np.flatnonzero((users >= 0).any(axis=1))
+    member = np.zeros((rows.size, code.n_users + 1), dtype=bool)
+    member[np.arange(rows.size)[:, None], users[rows]] = True  # the padding -1 falls into the last, extra column
+    hit = member[:, :-1].astype(np.float32) @ code.matrix.T.astype(np.float32) > 0
+    targets[rows] = subject.breaker.targets(hit, rows)
+    width = max(1, int((users >= 0).sum(axis=1).max(initial=0)))
+    back = subject.inverse
+    return Certificates(
+        labels=subject.labels[back],
+        radius=radius[back],
+        exact=exact[back],
+        attackers=users[:, :width][back],
+        targets=targets[back],
+        threat=threat,
+        decoder=subject.name,
+        searched=limit,
+    )

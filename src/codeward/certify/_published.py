@@ -1,0 +1,109 @@
+"""The published certificates codeward is measured against, each from its own paper's formula."""
+
+from math import comb
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import beta
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.decoding._models import check_votes
+
+
+def certify_dpa(votes: ArrayLike, n_classes: int) -> NDArray[np.int64]:
+    r"""Radius of Deep Partition Aggregation (Levine and Feizi, ICLR 2021), shape (N,).
+
+    :math:`\min_{t \ne l} \lfloor (N_l - N_t - [t < l]) / 2 \rfloor` for a partition of users, plurality with ties to
+    the smaller label, hit models saying anything.
+    """
+    counts, labels = _count_votes(votes, n_classes)
+    gap = _vote_gaps(counts, labels)
+    return np.asarray(gap.min(axis=1) // 2, dtype=np.int64)
+
+
+def certify_finite_aggregation(votes: ArrayLike, code: Code, n_classes: int) -> NDArray[np.int64]:
+    r"""Radius of Finite Aggregation (Wang, Levine and Feizi, ICML 2022, Theorem 2), shape (N,).
+
+    Largest k such that for every rival t, :math:`N_l - N_t - [t < l]` is at least the sum of the k largest of
+    :math:`\sum_{i : H_{ij} = 1} (1 + [y_i = l] - [y_i = t])` over users j. Overlaps of users count twice, so it is
+    sound for any code but can be below the truth. Hit models may say anything.
+    """
+    checked = check_votes(votes, code.n_models, n_classes)
+    counts, labels = _count_votes(checked, n_classes)
+    gaps = _vote_gaps(counts, labels)
+    radius = np.full(labels.size, code.n_users, dtype=np.int64)
+    for t in range(n_classes):
+        power = (1 + (checked == labels[:, None]).astype(np.int64) - (checked == t)) @ code.matrix.astype(np.int64)
+        spent = np.cumsum(np.sort(power, axis=1)[:, ::-1], axis=1)
+        against = (spent <= gaps[:, t, None]).sum(axis=1)
+        radius = np.where(labels == t, radius, np.minimum(radius, against))
+    return radius
+
+
+def certify_bagging(
+    votes: ArrayLike,
+    n_users: int,
+    bag_size: int,
+    n_classes: int,
+    alpha: float = 0.001,
+    replacement: bool = True,
+) -> NDArray[np.int64]:
+    r"""Radius of bagging (Jia, Cao and Gong, AAAI 2021, Theorem 1), shape (N,); -1 where it abstains.
+
+    It speaks of the ideal ensemble over all random bags, of which the m models are a sample: with probability
+    :math:`1 - \alpha` for each input, replacing the data of up to ``radius`` users does not change its label. Vote
+    shares are bounded by Clopper-Pearson at level :math:`\alpha / c` each (simultaneous by Bonferroni). With
+    q the chance that a bag has no replaced user, :math:`q = (1 - r/n)^b` (bags with replacement) or
+    :math:`\binom{n-r}{b} / \binom{n}{b}` (without), the radius is the largest r with
+    :math:`2 (1 - q) < \underline{p}_l - \overline{p}_s`: theirs for as many users after the attack as before, less
+    their rounding of shares to multiples of the number of bags, which only matters at equality.
+
+    Parameters
+    ----------
+    votes : array_like of int, shape (N, m)
+        Votes of models trained on independent random bags of users.
+    n_users, bag_size : int
+        Users n, and users drawn for a bag, b.
+    n_classes : int
+    alpha : float
+        Chance of a wrong certificate, per input.
+    replacement : bool
+        Whether a bag may draw a user twice.
+    """
+    counts, labels = _count_votes(votes, n_classes)
+    if not 0 < alpha < 1 or bag_size < 1 or (not replacement and bag_size > n_users):
+        raise InputError(f"bagging: alpha {alpha} is not in (0, 1) or bag size {bag_size} does not fit {n_users} users")
+    total, rows = counts.sum(axis=1), np.arange(labels.size)
+    # 1. p_l from below: Beta(alpha/c; N_l, m - N_l + 1); p_s from above: Beta(1 - alpha/c; N_s + 1, m - N_s), and the
+    #    shares add up to one.
+    own = counts[rows, labels]
+    low = beta.ppf(alpha / n_classes, own, total - own + 1)
+    rival = np.where(np.arange(n_classes) == labels[:, None], -1, counts).max(axis=1)
+    high = np.where(rival >= total, 1.0, beta.ppf(1 - alpha / n_classes, rival + 1, np.maximum(total - rival, 1)))
+    high = np.minimum(high, 1 - low)
+    # 2. The chance of a touched bag grows with r, so the radius counts the r >= 1 that hold; -1 when r = 0 does not.
+    r = np.arange(n_users + 1)
+    if replacement:
+        clean = ((n_users - r) / n_users) ** bag_size
+    else:
+        clean = np.array([comb(n_users - int(value), bag_size) / comb(n_users, bag_size) for value in r])
+    held: NDArray[np.bool_] = 2 * (1 - clean) < (low - high)[:, None]
+    return np.asarray(held.sum(axis=1) - 1, dtype=np.int64)
+
+
+def _count_votes(votes: ArrayLike, n_classes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the votes of each label (N, c), and the plurality label, ties to the smaller (argmax takes the first)."""
+    raw = np.asarray(votes)
+    if raw.ndim != 2 or n_classes < 2 or raw.min(initial=0) < 0 or raw.max(initial=0) >= n_classes:
+        raise InputError(f"votes: expected a matrix of labels in 0..{n_classes - 1}")
+    counts = (raw[:, :, None] == np.arange(n_classes)).sum(axis=1)
+    return counts, counts.argmax(axis=1)
+
+
+def _vote_gaps(counts: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the lead N_l - N_t - [t < l] over each rival, shape (N, c); out of reach at t = l."""
+    rival = np.arange(counts.shape[1])
+    top = np.take_along_axis(counts, labels[:, None], axis=1)
+    gap = top - counts - (rival < labels[:, None])
+    return np.where(rival == labels[:, None], np.iinfo(np.int64).max, gap)

@@ -1,0 +1,172 @@
+"""Certificates as files (one object or row an input, in input order) and as a summary."""
+
+import csv
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._files import write_atomic
+from codeward.certify import Certificates, CertifiedCurve, CollectiveCertificate, join_certificates
+from codeward.codes import Code
+
+
+@contextmanager
+def open_certificates(path: Path | None, code: Code) -> Iterator[Callable[[Certificates], None]]:
+    """Yield a function that takes certificates block by block; the file appears whole when all is done, or not at all.
+
+    ``.jsonl`` and ``.csv`` go through a temporary file, so memory holds one block; ``.npz`` is gathered.
+    """
+    if path is None:
+        yield lambda block: None
+        return
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        gathered: list[Certificates] = []
+        yield gathered.append
+        write_atomic(path, lambda out: np.savez_compressed(out, **_as_arrays(join_certificates(gathered))))  # type: ignore[arg-type]
+        return
+    if suffix not in (".jsonl", ".csv"):
+        raise InputError(f"{path}: certificates are written as .jsonl, .csv or .npz")
+    with tempfile.TemporaryFile("w+b") as spool:
+        if suffix == ".csv":
+            spool.write(b"label,radius,threat,decoder,exact,attackers,target,reason\n")
+        form = _as_json if suffix == ".jsonl" else _as_csv
+        yield lambda block: spool.writelines(form(block, index, code).encode() for index in range(len(block)))
+        spool.seek(0)
+        write_atomic(path, lambda out: shutil.copyfileobj(spool, out))
+
+
+def _as_json(block: Certificates, index: int, code: Code) -> str:
+    witness = block.witness(index)
+    row = {
+        "label": int(block.labels[index]),
+        "radius": int(block.radius[index]),
+        "threat": block.threat,
+        "decoder": block.decoder,
+        "exact": bool(block.exact[index]),
+        "witness": witness and {"attackers": _names(witness.attackers, code), "target": witness.target},
+        "reason": block.reason(index),
+    }
+    return json.dumps(row) + "\n"
+
+
+def _as_csv(block: Certificates, index: int, code: Code) -> str:
+    witness, line = block.witness(index), io.StringIO()
+    attackers = " ".join(map(str, _names(witness.attackers, code))) if witness else ""
+    cells = [block.labels[index], block.radius[index], block.threat, block.decoder, int(block.exact[index])]
+    cells += [attackers, witness.target if witness else "", block.reason(index)]
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+def _as_arrays(all_blocks: Certificates) -> dict[str, NDArray[Any]]:
+    """Arrays of a .npz: ``attackers`` is (N, w) of user indices, padded with -1; ``target`` is -1 without a witness."""
+    return {
+        "label": all_blocks.labels,
+        "radius": all_blocks.radius,
+        "exact": all_blocks.exact,
+        "attackers": all_blocks.attackers,
+        "target": all_blocks.targets,
+        "threat": np.array(all_blocks.threat),
+        "decoder": np.array(all_blocks.decoder),
+    }
+
+
+def _names(users: tuple[int, ...], code: Code) -> list[Any]:
+    return [code.user_name(user) for user in users] if code.users else list(users)
+
+
+class Tally:
+    """Counts of radii over all blocks; what the summary and the curve are made of."""
+
+    def __init__(self) -> None:
+        self.inputs = self.judged = self.silent = self.inexact = 0
+        self.by_radius = np.zeros(1, dtype=np.int64)
+
+    def add(self, block: Certificates, labels: NDArray[np.int64] | None, judged: NDArray[np.bool_]) -> None:
+        """Count a block: inputs in ``judged`` that have a verdict and, where labels are given, the right one."""
+        right = judged & (block.labels >= 0)
+        if labels is not None:
+            right &= block.labels == labels
+        found = np.bincount(block.radius[right], minlength=self.by_radius.size)
+        found[: self.by_radius.size] += self.by_radius
+        self.by_radius = found
+        self.inputs += len(block)
+        self.judged += int(judged.sum())
+        self.silent += int((block.labels < 0).sum())
+        self.inexact += int((~block.exact).sum())
+        self.last = block
+
+    def curve(self) -> CertifiedCurve:
+        """Return the share of judged inputs with radius at least k, for k from 0 to the largest radius."""
+        held = np.cumsum(self.by_radius[::-1])[::-1]
+        return CertifiedCurve(
+            np.arange(held.size), held / max(1, self.judged), self.judged, self.last.threat, self.last.decoder
+        )
+
+
+def show_summary(
+    tally: Tally,
+    facts: dict[str, Any],
+    collective: list[CollectiveCertificate],
+    what: str,
+    as_json: bool,
+) -> None:
+    """Print the summary: a table, or one JSON object."""
+    curve = tally.curve()
+    if as_json:
+        facts |= {
+            "inputs": tally.inputs,
+            "no_verdict": tally.silent,
+            "lower_bounds": tally.inexact,
+            "searched": tally.last.searched,
+            "measure": what,
+            "measured_inputs": tally.judged,
+            "certified": {str(k): float(share) for k, share in zip(curve.attackers, curve.accuracy, strict=True)},
+            "collective": {
+                str(c.n_attackers): {
+                    "counted": c.n_counted,
+                    "changed_at_most": c.changed,
+                    "pointwise": c.pointwise,
+                    "exact": c.exact,
+                    "attackers": list(c.attackers),
+                }
+                for c in collective
+            },
+        }
+        print(json.dumps(facts))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    at_once = {c.n_attackers: c for c in collective}
+    title = f"{facts['decoder']}, threat model {facts['threat']}, {tally.inputs:,} inputs"
+    table = Table("attackers k", f"{what} (of {tally.judged:,})", title=title)
+    if collective:
+        table.add_column("pointwise")
+        table.add_column("collective")
+        table.caption = "pointwise, collective: outputs that k users can change, each by its own users or all at once"
+    shares = dict(zip(curve.attackers.tolist(), curve.accuracy.tolist(), strict=True))
+    for k in sorted(shares.keys() | at_once.keys()):
+        row = [str(k), f"{shares.get(k, 0.0):.2%}"]
+        if k in at_once:
+            row += [str(at_once[k].pointwise), str(at_once[k].changed)]
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    if tally.silent:
+        console.print(f"no verdict: {tally.silent:,} inputs (radius 0)")
+    if tally.inexact:
+        console.print(f"{tally.inexact:,} radii are lower bounds (searched up to {tally.last.searched} users)")
+    for key in ("confusion", "output", "plot"):
+        if facts.get(key):
+            console.print(f"{key}: {facts[key]}")

@@ -1,0 +1,224 @@
+"""``codeward certify``: from a vote file to certified radii."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from codeward._errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from codeward._progress import Progress
+    from codeward.certify import Certificates, CollectiveCertificate, Threat
+    from codeward.codes import Code
+    from codeward.decoding import Decoder, VoteReader
+
+#: Inputs certified at a time.
+CHUNK = 20_000
+
+
+def certify(
+    votes: Path = typer.Argument(..., metavar="VOTES", help="Vote file: .npz (votes, labels, confusion) or .csv."),
+    code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
+    threat: str = typer.Option(
+        ..., "--threat", help="deterministic: hit models all say one target; arbitrary: each says anything."
+    ),
+    decoder: str = typer.Option("plurality", "--decoder", help="plurality, bayes (deterministic only) or consensus."),
+    attackers: int = typer.Option(None, "--attackers", help="consensus: attackers the decoder tolerates (k)."),
+    errors: int = typer.Option(0, "--errors", help="consensus: wrong clean votes it tolerates (e)."),
+    max_attackers: int = typer.Option(
+        None, "--max-attackers", "-k", help="Search no further than this many attackers."
+    ),
+    classes: int = typer.Option(None, "--classes", help="Number of classes; by default as found in the file."),
+    collective: bool = typer.Option(
+        False,
+        "--collective",
+        help="Also: outputs that one attacker set can change at once (holds all votes in memory).",
+    ),
+    time_limit: float = typer.Option(60.0, "--time-limit", help="Seconds for the solver; then sound lower bounds."),
+    plot: Path = typer.Option(None, "--plot", help="Draw the certified share against k: .png, .svg or .pdf."),
+    output: Path = typer.Option(None, "--output", "-o", help="Certificate per input: .jsonl, .csv or .npz."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as one JSON object."),
+) -> None:
+    r"""Certify votes: for every input the largest k such that no k users can change the output.
+
+    The votes are taken as those of clean models. Radius 0 means that one user may be enough. For plurality and
+    consensus both threat models give the same radius, since one common target is as bad as anything. Without confusion
+    matrices in the file, bayes estimates them on the even-numbered inputs and is measured on the odd-numbered ones.
+
+    Example: codeward certify votes.npz --code code.csv --threat arbitrary --plot certified.svg -o certified.jsonl
+    """
+    from codeward.certify import plot_certified_accuracy
+    from codeward.cli._certified import Tally, open_certificates, show_summary
+    from codeward.codes import Code
+    from codeward.decoding import VoteReader
+
+    model: Threat
+    # 1. What is asked for, and whether it makes sense, before any work.
+    if threat == "deterministic":
+        model = "deterministic"
+    elif threat == "arbitrary":
+        model = "arbitrary"
+    else:
+        raise InputError(f"--threat must be deterministic or arbitrary, got {threat!r}")
+    if decoder == "bayes" and threat == "arbitrary":
+        raise InputError(
+            "the bayes decoder has no certificate under arbitrary: its guarantee assumes that all hit models say the "
+            "same target; use --threat deterministic, or --decoder plurality or consensus"
+        )
+    if max_attackers is not None and max_attackers < 1:
+        raise InputError(f"--max-attackers must be at least 1, got {max_attackers}")
+    if not time_limit >= 0:
+        raise InputError(f"--time-limit must be 0 or more seconds, got {time_limit}")
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InputError(f"{plot}: a plot ends in .png, .svg or .pdf")
+    the_code = Code.load(code)
+    reader = VoteReader(votes)
+    if reader.n_models != the_code.n_models:
+        raise InputError(f"{votes}: {reader.n_models} votes an input, but {code} has {the_code.n_models} models (rows)")
+    if reader.n_inputs == 0:
+        raise InputError(f"{votes}: no inputs")
+    chosen, n_classes, source = _make_decoder(reader, the_code, decoder, attackers, errors, classes)
+
+    # 2. One pass over the file, block by block; a second one where the whole set is certified at once.
+    held_out = source is not None and "even-numbered" in source
+    tally = Tally()
+    with open_certificates(output, the_code) as write:
+        for block, labels, judged in _certify_file(
+            reader, the_code, model, chosen, max_attackers, n_classes, time_limit, held_out, as_json
+        ):
+            tally.add(block, labels, judged)
+            write(block)
+    at_once: list[CollectiveCertificate] = []
+    if collective:
+        top = min(tally.by_radius.size, max_attackers or tally.last.searched)
+        at_once = _certify_at_once(reader, the_code, model, chosen, n_classes, top, time_limit, held_out)
+
+    # 3. The summary.
+    what = "certified accuracy" if reader.has_labels else "certified share"
+    if plot is not None:
+        plot_certified_accuracy({f"{tally.last.decoder}, {threat}": tally.curve()}, plot)
+    facts: dict[str, Any] = {
+        "votes": str(votes),
+        "decoder": tally.last.decoder,
+        "threat": threat,
+        "confusion": source,
+        "output": None if output is None else str(output),
+        "plot": None if plot is None else str(plot),
+    }
+    show_summary(tally, facts, at_once, what, as_json)
+
+
+def _make_decoder(
+    reader: "VoteReader", code: "Code", name: str, attackers: int | None, errors: int, classes: int | None
+) -> tuple["Decoder", int, str | None]:
+    """Make the decoder, count the classes, and say where the confusion matrices come from."""
+    from codeward.cli._decode import _find_classes, _find_confusion
+    from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
+
+    n_classes = _find_classes(reader, classes)
+    if name == "plurality":
+        return PluralityDecoder(code, n_classes), n_classes, None
+    if name == "consensus":
+        if attackers is None:
+            raise InputError("--decoder consensus needs --attackers K")
+        return ConsensusDecoder(code, attackers, errors, n_classes), n_classes, None
+    if name != "bayes":
+        raise InputError(f"--decoder must be plurality, bayes or consensus, got {name!r}")
+    confusion, source = _find_confusion(reader, n_classes, None)
+    return BayesDecoder(code, confusion), n_classes, source
+
+
+def _certify_file(
+    reader: "VoteReader",
+    code: "Code",
+    threat: "Threat",
+    decoder: "Decoder",
+    max_attackers: int | None,
+    n_classes: int,
+    time_limit: float,
+    held_out: bool,
+    quiet: bool,
+) -> "Iterator[tuple[Certificates, NDArray[np.int64] | None, NDArray[np.bool_]]]":
+    """Yield (certificates, labels or None, which inputs are measured) block by block, with a progress bar."""
+    from codeward._progress import show_progress
+    from codeward.certify import certify as certify_votes
+
+    start, spent = 0, 0.0
+    with show_progress("certify", reader.n_inputs, quiet=quiet) as progress:
+        for part in reader.chunks(CHUNK):
+            begin = time.monotonic()
+            size = part.votes.shape[0]
+            block = certify_votes(
+                part.votes,
+                code,
+                threat=threat,
+                decoder=decoder,
+                max_attackers=max_attackers,
+                n_classes=n_classes,
+                time_limit=max(0.0, time_limit - spent),
+                progress=_Scaled(progress, size),
+            )
+            yield block, part.labels, _measured(start, size, held_out)
+            spent += time.monotonic() - begin
+            start += size
+
+
+def _certify_at_once(
+    reader: "VoteReader",
+    code: "Code",
+    threat: "Threat",
+    decoder: "Decoder",
+    n_classes: int,
+    max_attackers: int,
+    time_limit: float,
+    held_out: bool,
+) -> "list[CollectiveCertificate]":
+    """Certify the whole file collectively, for k = 1 up to ``max_attackers``."""
+    import numpy as np
+
+    from codeward.certify import certify_collective
+
+    parts = list(reader.chunks())
+    votes = np.concatenate([part.votes for part in parts])
+    known = [part.labels for part in parts if part.labels is not None]
+    labels = np.concatenate(known) if known else None
+    kept = _measured(0, votes.shape[0], held_out)
+    return [
+        certify_collective(
+            votes[kept],
+            code,
+            k,
+            labels=None if labels is None else labels[kept],
+            threat=threat,
+            decoder=decoder,
+            n_classes=n_classes,
+            time_limit=time_limit,
+        )
+        for k in range(1, max_attackers + 1)
+    ]
+
+
+def _measured(start: int, size: int, held_out: bool) -> "NDArray[np.bool_]":
+    """Mark the inputs that are measured: all, or the odd-numbered ones where the others were used for fitting."""
+    import numpy as np
+
+    odd: NDArray[np.bool_] = np.arange(start, start + size) % 2 == 1
+    return odd if held_out else np.ones_like(odd)
+
+
+class _Scaled:
+    """A progress of total 1 shown as part of a bar that counts inputs."""
+
+    def __init__(self, bar: "Progress", size: int) -> None:
+        self.bar, self.size = bar, size
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        """Move on by ``amount`` of the block."""
+        self.bar.advance(amount * self.size, note)

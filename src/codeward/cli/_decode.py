@@ -1,0 +1,167 @@
+"""``codeward decode``: from a vote file to verdicts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from codeward._errors import InputError
+
+if TYPE_CHECKING:
+    from codeward.decoding import Decoder, VoteReader
+
+#: Inputs decoded at a time.
+CHUNK = 20_000
+
+
+def decode(
+    votes: Path = typer.Argument(..., help="Vote file: .npz (votes, labels, confusion) or .csv."),
+    code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
+    decoder: str = typer.Option("bayes", help="bayes, plurality or consensus."),
+    attackers: int = typer.Option(None, help="consensus: the most users that may attack (k)."),
+    errors: int = typer.Option(0, help="consensus: wrong clean votes to tolerate (e)."),
+    attack_rate: float = typer.Option(0.5, help="bayes: prior probability of an attack (A)."),
+    success_rate: float = typer.Option(0.99, help="bayes: how often a trigger works in a hit model (S)."),
+    max_attackers: int = typer.Option(3, help="bayes: the number of attackers is uniform on 0 to this (Q)."),
+    accuracy: float = typer.Option(None, help="bayes: assume models this accurate, errors alike, when nothing is known."),
+    classes: int = typer.Option(None, help="Number of classes; by default as in the confusion matrices or the votes."),
+    batch: bool = typer.Option(False, "--batch", help="bayes: decode all inputs together (shared attackers and targets)."),
+    threshold: float = typer.Option(None, help="Attack probability from which an input is an alarm (default 0.5)."),
+    false_alarm_rate: float = typer.Option(None, help="Set the threshold on the even-numbered inputs, taken as clean."),
+    output: Path = typer.Option(None, "--output", "-o", help="Verdict per input: .jsonl, .csv or .npz."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as one JSON object."),
+) -> None:
+    r"""Decode votes: label, attack probability, suspects and target of every input.
+
+    Without confusion matrices in the file, but with labels, they are estimated on the even-numbered inputs (taken as
+    clean), and the accuracy is that on the odd-numbered ones.
+
+    Example: codeward decode votes.npz --code code.csv -o verdicts.jsonl
+    """
+    from codeward.cli._verdicts import Summary, open_writer
+    from codeward.codes import Code
+    from codeward.decoding import VoteReader
+
+    the_code = Code.load(code)
+    reader = VoteReader(votes)
+    if reader.n_models != the_code.n_models:
+        raise InputError(f"{votes}: {reader.n_models} votes an input, but {code} has {the_code.n_models} models (rows)")
+    if reader.n_inputs == 0:
+        raise InputError(f"{votes}: no inputs")
+    if threshold is not None and false_alarm_rate is not None:
+        raise InputError("give --threshold or --false-alarm-rate, not both")
+    if batch and decoder != "bayes":
+        raise InputError("--batch needs --decoder bayes")
+    n_classes = _find_classes(reader, classes)
+
+    # 1. The decoder, and where its noise model comes from.
+    from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
+
+    source = None
+    chosen: Decoder
+    if decoder == "plurality":
+        chosen = PluralityDecoder(the_code, n_classes)
+    elif decoder == "consensus":
+        if attackers is None:
+            raise InputError("--decoder consensus needs --attackers K")
+        chosen = ConsensusDecoder(the_code, attackers, errors, n_classes)
+    elif decoder == "bayes":
+        if max_attackers < 0:
+            raise InputError(f"--max-attackers must be 0 or more, got {max_attackers}")
+        confusion, source = _find_confusion(reader, n_classes, accuracy)
+        prior = [1 / (max_attackers + 1)] * (max_attackers + 1)
+        chosen = BayesDecoder(the_code, confusion, attack_rate, success_rate, prior)
+    else:
+        raise InputError(f"--decoder must be bayes, plurality or consensus, got {decoder!r}")
+
+    # 2. One pass over the file; a second one before it where a threshold is to be set.
+    if false_alarm_rate is not None:
+        threshold = _find_threshold(reader, chosen, false_alarm_rate)
+    held_out = source is not None and "even-numbered" in source
+    summary = Summary(the_code, 0.5 if threshold is None else threshold, held_out)
+    with open_writer(output, the_code) as write:
+        for start, part, verdicts in _decode_file(reader, chosen, batch, as_json):
+            summary.add(start, verdicts, part.labels)
+            write(start, verdicts)
+    summary.show(votes, decoder, source, output, as_json)
+
+
+def _find_classes(reader: "VoteReader", classes: int | None) -> int:
+    """Find c: as asked for, as in the confusion matrices, or one more than the largest vote or label in the file."""
+    if reader.confusion is not None:
+        found = int(reader.confusion.shape[1])
+        if classes not in (None, found):
+            raise InputError(f"--classes {classes}, but the confusion matrices have {found}")
+        return found
+    if classes is not None:
+        if classes < 1:
+            raise InputError(f"--classes must be 1 or more, got {classes}")
+        return classes
+    largest = 0
+    for part in reader.chunks():
+        largest = max(largest, int(part.votes.max(initial=0)))
+        if part.labels is not None:
+            largest = max(largest, int(part.labels.max(initial=0)))
+    return max(2, largest + 1)
+
+
+def _find_confusion(reader: "VoteReader", n_classes: int, accuracy: float | None):  # type: ignore[no-untyped-def]
+    """Confusion matrices of the m models, shape (m, c, c), and where they come from in words."""
+    import numpy as np
+
+    from codeward.decoding import count_confusion, smooth_confusion
+
+    if accuracy is not None:
+        if not 0 < accuracy < 1:
+            raise InputError(f"--accuracy must be between 0 and 1, got {accuracy}")
+        one = np.full((n_classes, n_classes), (1 - accuracy) / max(n_classes - 1, 1))
+        np.fill_diagonal(one, accuracy)
+        return np.repeat(one[None], reader.n_models, axis=0), f"assumed: every model right with probability {accuracy:g}"
+    if reader.confusion is not None:
+        return reader.confusion, "given in the vote file"
+    if not reader.has_labels:
+        raise InputError(
+            f"{reader.path}: neither confusion matrices nor labels to estimate them; add `confusion` (or `labels` of "
+            "clean inputs) to the file, or assume --accuracy P"
+        )
+    counts = np.zeros((reader.n_models, n_classes, n_classes), dtype=np.int64)
+    start = 0
+    for part in reader.chunks():
+        assert part.labels is not None
+        first = start % 2
+        counts += count_confusion(part.votes[first::2], part.labels[first::2], n_classes)
+        start += part.votes.shape[0]
+    return smooth_confusion(counts), "estimated on the even-numbered inputs (add-0.5 per cell)"
+
+
+def _find_threshold(reader: "VoteReader", decoder: "Decoder", rate: float) -> float:
+    """Threshold with at most this share of alarms on the even-numbered inputs."""
+    import numpy as np
+
+    from codeward.decoding import alarm_threshold
+
+    if not 0 <= rate <= 1:
+        raise InputError(f"--false-alarm-rate must be in 0..1, got {rate}")
+    seen, start = [], 0
+    for part in reader.chunks(CHUNK):
+        seen.append(decoder.decode(part.votes[start % 2 :: 2]).attack_probability)
+        start += part.votes.shape[0]
+    return alarm_threshold(np.concatenate(seen), rate)
+
+
+def _decode_file(reader: "VoteReader", decoder: "Decoder", batch: bool, quiet: bool):  # type: ignore[no-untyped-def]
+    """Yield (first input, part of the file, verdicts), with a progress bar; one part when the batch is decoded whole."""
+    from codeward._progress import show_progress
+    from codeward.decoding import BayesDecoder, decode_batch
+
+    start = 0
+    with show_progress("decode", reader.n_inputs, quiet=quiet) as progress:
+        for part in reader.chunks(reader.n_inputs if batch else CHUNK):
+            if batch:
+                assert isinstance(decoder, BayesDecoder)
+                verdicts = decode_batch(decoder, part.votes)
+            else:
+                verdicts = decoder.decode(part.votes)
+            yield start, part, verdicts
+            start += part.votes.shape[0]
+            progress.advance(part.votes.shape[0])

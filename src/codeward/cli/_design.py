@@ -1,0 +1,109 @@
+"""``codeward design``: find a code for a number of users and attackers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from codeward._errors import InputError
+
+
+def design(
+    users: int = typer.Option(..., "--users", "-n", help="Number of users n."),
+    attackers: int = typer.Option(..., "--attackers", "-k", help="Largest number of colluding users k."),
+    row_weight: int = typer.Option(None, "--row-weight", "-r", help="Users that every model learns from, at least."),
+    utilization: float = typer.Option(
+        None, "--utilization", "-u", help="The same as a share of the users (of the samples, with --weights)."
+    ),
+    guarantee: str = typer.Option(
+        "correct", "--guarantee", "-g", help="detect, correct, correct-arbitrary or track (see below)."
+    ),
+    margin: int = typer.Option(1, "--margin", "-d", help="By how many models the guarantee must hold."),
+    max_models: int = typer.Option(
+        None, "--max-models", "-m", help="Most sub-models; alone, it asks for the largest row weight that fits."
+    ),
+    time_limit: float = typer.Option(20.0, "--time-limit", "-t", help="Seconds to search."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the search."),
+    weights: str = typer.Option(
+        None, "--weights", help="Samples of each user: 10,20,... or a file of numbers. Utilization then counts samples."
+    ),
+    output: Path = typer.Option(None, "--output", "-o", help="Write the code to this .csv, .npy or .json file."),
+    curve: Path = typer.Option(
+        None, "--curve", help="Draw models against utilization for k = 1..4 to this .svg, .png or .pdf file."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of the card."),
+) -> None:
+    """Find the code with fewest sub-models for a guarantee, verified, with a lower bound.
+
+    detect: some model is always clean. correct: the true label is recoverable (attackers who hand in data).
+    correct-arbitrary: the same when hit models may say anything. track: the attackers are named as well.
+
+    Example: codeward design --users 13 --attackers 2 --row-weight 9 -o code.csv
+
+    Example: codeward design --users 40 --attackers 2 --max-models 12 --curve trade-off.svg
+    """
+    from codeward._progress import show_progress
+    from codeward.codes._designer import design as design_code
+    from codeward.codes._inspect import inspect
+
+    _check_suffix(output, (".csv", ".npy", ".json"))
+    _check_suffix(curve, (".svg", ".png", ".pdf"))
+    sizes = None if weights is None else _read_weights(weights)
+    with show_progress("designing", time_limit, quiet=as_json) as progress:
+        found = design_code(
+            users, attackers, row_weight, utilization, guarantee, margin, max_models, time_limit, seed, sizes, progress
+        )
+    if output is not None:
+        found.code.save(output)
+    if curve is not None:
+        from codeward.codes._curve import compare_models, plot_trade_off
+
+        with show_progress("drawing", time_limit, quiet=as_json) as progress:
+            plot_trade_off(compare_models(users, seconds=time_limit, seed=seed, progress=progress), users, curve)
+    inspection = inspect(found.code)
+    if as_json:
+        result: dict[str, Any] = inspection.to_json()
+        result |= {
+            "utilization": found.utilization,
+            "models_lower_bound": found.models_lower_bound,
+            "matrix": found.code.matrix.astype(int).tolist(),
+            "construction": found.construction,
+            "seconds": found.seconds,
+            "gap": found.gap,
+            "guarantee": found.guarantee,
+            "n_attackers": found.n_attackers,
+            "requested_margin": found.margin,
+            "timed_out": found.timed_out,
+            "note": found.note,
+        }
+        print(json.dumps(result))
+        return
+    from codeward.cli._card import print_card
+
+    print_card(inspection, f"{found.guarantee}, k = {found.n_attackers}, margin {found.margin}")
+    optimal = "optimal" if found.gap == 0 else f"{found.gap} above the lower bound {found.models_lower_bound}"
+    print(f"{found.code.n_models} sub-models, {optimal}; {found.seconds:.1f} s")
+    if sizes is not None:
+        print(f"the poorest model learns from {found.utilization:.1%} of the samples")
+    if found.note:
+        print(found.note)
+    for path in (output, curve):
+        if path is not None:
+            print(f"written to {path}")
+
+
+def _check_suffix(path: Path | None, allowed: tuple[str, ...]) -> None:
+    """Refuse a file name before the search, not after it."""
+    if path is not None and path.suffix.lower() not in allowed:
+        raise InputError(f"{path}: the file name must end in {', '.join(allowed)}")
+
+
+def _read_weights(text: str) -> list[float]:
+    """Read numbers from a comma list, or from a file of numbers apart by commas or white space."""
+    path = Path(text)
+    content = path.read_text(encoding="utf-8") if path.is_file() else text
+    try:
+        return [float(word) for word in content.replace(",", " ").split()]
+    except ValueError as error:
+        raise InputError(f"--weights: neither a file nor a comma list of numbers: {text}") from error

@@ -1,0 +1,106 @@
+"""``codeward run``: the main job."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def run(
+    config: Path = typer.Argument(None, metavar="[CONFIG.yaml]", help="What to run; see configs/. Default: digits."),
+    settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Override, such as attack.kind=blended."),
+    output: Path = typer.Option(None, "-o", "--output", help="Run folder; by default runs/<data set>-<digest>."),
+    quiet: bool = typer.Option(False, "--quiet", help="No progress bars."),
+    as_json: bool = typer.Option(False, "--json", help="Print the records as one JSON object."),
+) -> None:
+    """Train a code's sub-models under attack, decode their votes, and write a run folder.
+
+    Without a configuration: scikit-learn's digits, 12 users, the designer's code, 0 to 3 attackers. The folder gets the
+    resolved configuration, one record a cell, vote files for decode and certify, and plots. Run it again to go on after
+    an interruption; nothing is trained twice.
+
+    Example: codeward run configs/mnist.yaml --set code.name=c --set repeats=3 -o runs/mnist
+    """
+    from codeward.experiments import load_config, run_experiment
+
+    resolved = load_config(config, settings)
+    folder = output or Path("runs") / f"{Path(resolved.dataset).stem}-{resolved.digest[:8]}"
+    records = []
+    try:
+        for record in run_experiment(resolved, folder, progress=not quiet and not as_json):
+            records.append(record)
+            if not as_json:
+                print(_line(record), flush=True)
+    except KeyboardInterrupt:
+        print(f"codeward: interrupted; the same command with -o {folder} goes on from here", file=sys.stderr)
+        raise typer.Exit(130) from None
+    plots = _draw(resolved, folder, records)
+    if as_json:
+        print(json.dumps({"folder": str(folder), "records": records, "plots": [str(plot) for plot in plots]}))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(records))
+    console.print(f"run folder: {folder} (config.yaml, code.json, records/, votes/, plots/)", highlight=False)
+
+
+def _draw(config: Any, folder: Path, records: Sequence[dict[str, Any]]) -> list[Path]:
+    from codeward.codes import Code, plot_code
+    from codeward.data import plot_class_shares
+    from codeward.experiments import deal_data, load_pair
+    from codeward.report import plot_accuracy
+
+    plots = [folder / "plots" / name for name in ("accuracy.svg", "code.svg", "users.svg")]
+    plot_accuracy(records, plots[0])
+    plot_code(Code.load(folder / "code.json"), plots[1])
+    pair = load_pair(config)
+    plot_class_shares(pair.train.labels, deal_data(config, 0, pair), plots[2], n_classes=pair.n_classes)
+    return plots
+
+
+def _line(record: dict[str, Any]) -> str:
+    work = record["work"]
+    return (
+        f"repeat {record['repeat']}, {record['n_attackers']} attackers: "
+        f"{work['trained']} of {work['models']} sub-models trained, {record['seconds']:.1f} s"
+    )
+
+
+def _table(records: Sequence[dict[str, Any]]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title="accuracy (clean inputs at 0 attackers, all triggered inputs after)", title_justify="left")
+    names = (
+        "attackers",
+        "plurality vote",
+        "decoder",
+        "flagged",
+        "trigger works in hit / clean models",
+        "suspects TP / FP",
+    )
+    for name in names:
+        table.add_column(name, justify="right")
+    for record in records:
+        clean = record["figures"]["clean"]["all"]
+        if not record["figures"]["groups"]:
+            table.add_row("0", *(_percent(clean[key]) for key in ("plurality", "bayes", "alarms")), "", "")
+        for group in record["figures"]["groups"]:
+            cell, success, tracking = group["triggered"]["all"], group["success"], group["tracking"]
+            table.add_row(
+                str(record["n_attackers"]),
+                *(_percent(cell[key]) for key in ("plurality", "bayes", "alarms")),
+                f"{_percent(success['hit_models'])} / {_percent(success['clean_models'])}",
+                f"{tracking['true_positives']:.2f} / {tracking['false_positives']:.2f}",
+            )
+    return table
+
+
+def _percent(figure: dict[str, int]) -> str:
+    return f"{100 * figure['count'] / figure['of']:.1f}%" if figure["of"] else "-"

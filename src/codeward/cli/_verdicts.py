@@ -1,0 +1,170 @@
+"""Verdicts as files (one object or row an input, in input order) and as a summary."""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._files import write_atomic
+from codeward.codes import Code
+from codeward.decoding import Decoded
+
+Write = Callable[[int, Decoded], None]
+
+
+@contextmanager
+def open_writer(path: Path | None, code: Code) -> Iterator[Write]:
+    """Yield a function that takes the verdicts chunk by chunk; the file appears whole when all is done, or not at all.
+
+    ``.jsonl`` and ``.csv`` go through a temporary file, so memory holds one chunk; ``.npz`` is gathered.
+    """
+    if path is None:
+        yield lambda start, verdicts: None
+        return
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        gathered: list[Decoded] = []
+        yield lambda start, verdicts: gathered.append(verdicts)
+        write_atomic(path, lambda out: np.savez_compressed(out, **_as_arrays(gathered)))  # type: ignore[arg-type]
+        return
+    if suffix not in (".jsonl", ".csv"):
+        raise InputError(f"{path}: verdicts are written as .jsonl, .csv or .npz")
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryFile("w+b") as spool:
+        if suffix == ".csv":
+            spool.write(b"label,attack_probability,target,suspects\n")
+        format_row = _as_json if suffix == ".jsonl" else _as_csv
+        yield lambda start, verdicts: _write_rows(spool, verdicts, code, format_row)
+        spool.seek(0)
+        write_atomic(path, lambda out: shutil.copyfileobj(spool, out))
+
+
+def _write_rows(out: IO[bytes], verdicts: Decoded, code: Code, format_row: Callable[..., str]) -> None:
+    """Write one line an input."""
+    rows = zip(
+        verdicts.labels.tolist(),
+        verdicts.attack_probability.tolist(),
+        verdicts.targets.tolist(),
+        verdicts.suspects,
+        verdicts.neglected.tolist(),
+        strict=True,
+    )
+    for label, probability, target, suspects, neglected in rows:
+        names = [code.users[user] for user in suspects] if code.users else list(suspects)
+        out.write(format_row(label, probability, target, names, neglected).encode())
+
+
+def _as_json(label: int, probability: float, target: int, suspects: list[Any], neglected: float) -> str:
+    row = {"label": label, "attack_probability": probability, "suspects": suspects, "target": target}
+    if neglected > 0:
+        row["neglected"] = neglected
+    return json.dumps(row) + "\n"
+
+
+def _as_csv(label: int, probability: float, target: int, suspects: list[Any], neglected: float) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow([label, repr(probability), target, " ".join(map(str, suspects))])
+    return line.getvalue()
+
+
+def _as_arrays(parts: list[Decoded]) -> dict[str, NDArray[Any]]:
+    """Arrays of a .npz: ``suspects`` is (N, k) of user indices, padded with -1."""
+    suspects = [found for part in parts for found in part.suspects]
+    width = max((len(found) for found in suspects), default=0)
+    padded = np.full((len(suspects), width), -1, dtype=np.int32)
+    for row, found in zip(padded, suspects, strict=True):
+        row[: len(found)] = found
+    return {
+        "label": np.concatenate([part.labels for part in parts]),
+        "attack_probability": np.concatenate([part.attack_probability for part in parts]),
+        "target": np.concatenate([part.targets for part in parts]),
+        "suspects": padded,
+        "neglected": np.concatenate([part.neglected for part in parts]),
+    }
+
+
+class Summary:
+    """Counts over all chunks.
+
+    Parameters
+    ----------
+    code : Code
+    threshold : float
+        An input is an alarm when its attack probability is at least this.
+    held_out : bool
+        Count accuracy on odd-numbered inputs only (the others were used for fitting).
+    """
+
+    def __init__(self, code: Code, threshold: float, held_out: bool) -> None:
+        self.code, self.threshold, self.held_out = code, threshold, held_out
+        self.inputs = self.alarms = self.silent = self.judged = self.right = 0
+        self.neglected = 0.0
+        self.suspects: Counter[int] = Counter()
+
+    def add(self, start: int, verdicts: Decoded, labels: NDArray[np.int64] | None) -> None:
+        """Count the verdicts on the inputs from ``start`` on."""
+        alarms = verdicts.attack_probability >= self.threshold
+        self.inputs += len(verdicts)
+        self.alarms += int(alarms.sum())
+        self.silent += int((verdicts.labels < 0).sum())
+        self.neglected = max(self.neglected, float(verdicts.neglected.max(initial=0.0)))
+        for row in np.flatnonzero(alarms).tolist():
+            self.suspects.update(verdicts.suspects[row])
+        if labels is not None:
+            judged = slice((start + 1) % 2, None, 2) if self.held_out else slice(None)
+            self.judged += labels[judged].size
+            self.right += int((verdicts.labels[judged] == labels[judged]).sum())
+
+    def show(self, votes: Path, decoder: str, source: str | None, output: Path | None, as_json: bool) -> None:
+        """Print the summary: a table, or one JSON object."""
+        top = sorted(self.suspects.items(), key=lambda item: (-item[1], item[0]))[:10]
+        threshold = self.threshold if np.isfinite(self.threshold) else None
+        if as_json:
+            facts = {
+                "votes": str(votes),
+                "decoder": decoder,
+                "confusion": source,
+                "inputs": self.inputs,
+                "threshold": threshold,
+                "alarms": self.alarms,
+                "no_verdict": self.silent,
+                "accuracy": self.right / self.judged if self.judged else None,
+                "accuracy_inputs": self.judged,
+                "neglected": self.neglected,
+                "suspects": [{"user": self.code.user_name(user), "alarms": count} for user, count in top],
+                "output": None if output is None else str(output),
+            }
+            print(json.dumps(facts))
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("", "", show_header=False)
+        table.add_row("decoder", decoder)
+        if source:
+            table.add_row("confusion", source)
+        table.add_row("inputs", f"{self.inputs:,}")
+        if self.judged:
+            which = "odd-numbered inputs" if self.held_out else "inputs"
+            table.add_row("accuracy", f"{self.right / self.judged:.2%} of {self.judged:,} {which}")
+        limit = "none low enough" if threshold is None else f"attack probability >= {threshold:g}"
+        table.add_row("alarms", f"{self.alarms:,} ({self.alarms / self.inputs:.2%} of inputs; {limit})")
+        if self.silent:
+            table.add_row("no verdict", f"{self.silent:,}")
+        if self.neglected > 0:
+            table.add_row("neglected", f"at most {self.neglected:.2g} of the posterior of any input")
+        for user, count in top:
+            table.add_row("suspect", f"{self.code.user_name(user)}: {count:,} of {self.alarms:,} alarms")
+        if output is not None:
+            table.add_row("written", str(output))
+        Console().print(table)

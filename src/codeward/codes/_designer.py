@@ -1,0 +1,288 @@
+"""The designer: the verified code with fewest models that it finds, and how far from the least possible it is."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError
+from codeward._progress import Progress, silent
+from codeward.codes._bounds import bound_models
+from codeward.codes._code import Code
+from codeward.codes._demands import meets
+from codeward.codes._incumbent import Incumbent
+from codeward.codes._patterns import count_attacker_sets
+from codeward.codes._request import Request, check_request, make_request
+from codeward.codes._solve import solve
+from codeward.codes._weights import assign_columns, check_weights, sample_utilization
+
+#: Row weights tried at most for a utilization that counts samples.
+WEIGHT_TRIES = 4
+#: Attacker sets up to which the finished code is verified a second time.
+MAX_RECHECKED = 300_000
+
+
+@dataclass(frozen=True)
+class Design:
+    """A code and what is known about it.
+
+    Attributes
+    ----------
+    code : Code
+        Verified: it has the guarantee against ``n_attackers`` colluding users with the margin asked for.
+    construction : str
+        How it was made.
+    models_lower_bound : int
+        No code for the request has fewer models.
+    gap : int
+        Models above that bound; 0 means optimal.
+    seconds : float
+        Time taken.
+    guarantee, n_attackers, row_weight, margin
+        The request; ``row_weight`` is the least number of users a model was asked to learn from.
+    utilization : float
+        Share of users (of samples, with weights) that the poorest model learns from.
+    timed_out : bool
+        Whether the clock cut the search short. When False, the same arguments give the same code on any machine with
+        the same library versions; when True, a faster machine may find fewer models.
+    note : str
+        What to keep in mind: which users share a column, when several do.
+    """
+
+    code: Code
+    construction: str
+    models_lower_bound: int
+    gap: int
+    seconds: float
+    guarantee: str
+    n_attackers: int
+    row_weight: int
+    margin: int
+    utilization: float
+    timed_out: bool
+    note: str
+
+
+def design(
+    n_users: int,
+    n_attackers: int,
+    row_weight: int | None = None,
+    utilization: float | None = None,
+    guarantee: str = "correct",
+    margin: int = 1,
+    max_models: int | None = None,
+    time_limit: float = 20.0,
+    seed: int = 0,
+    weights: ArrayLike | None = None,
+    progress: Progress | None = None,
+) -> Design:
+    """Design a code: the fewest models for a row weight, or the largest row weight for a number of models.
+
+    Parameters
+    ----------
+    n_users, n_attackers : int
+        n users of whom at most k collude.
+    row_weight : int, optional
+        Users that every model learns from at least.
+    utilization : float, optional
+        The same as a share of the users (of the samples, with ``weights``), in (0, 1).
+    guarantee : {"detect", "correct", "correct-arbitrary", "track"}
+        What must hold; *detect*, *correct* and *track* under the deterministic threat model, *correct-arbitrary* under
+        the arbitrary one (DESIGN.md, "Two threat models").
+    margin : int
+        By how many models the property must hold (DESIGN.md, "Margin"); for *track* both the label and the tracking
+        margin.
+    max_models : int, optional
+        Most models. Without row weight and utilization, the code of largest row weight found within it is returned.
+    time_limit : float
+        Seconds. The search is metered by work, granted in proportion to the limit; see `Design.timed_out`.
+    seed : int
+    weights : array_like, shape (n_users,), optional
+        Samples of each user. Columns are assigned so that the poorest model has as many samples as possible.
+    progress : Progress, optional
+        Advanced by seconds, ``time_limit`` in all.
+
+    Raises
+    ------
+    InputError
+        When the request is impossible (the message says why), or no code within ``max_models`` was found (it gives the
+        best found and the bound).
+    """
+    start = time.monotonic()
+    check_request(n_users, n_attackers, guarantee, margin)
+    sizes = check_weights(weights, n_users)
+    _check_limits(row_weight, utilization, max_models, time_limit, seed)
+    report = _Reporter(progress or silent(), start, time_limit)
+
+    if row_weight is None and utilization is None:
+        assert max_models is not None
+        found = _largest_weight(n_users, n_attackers, guarantee, margin, max_models, time_limit, seed, report)
+    elif sizes is not None and utilization is not None:
+        found = _weighted(n_users, n_attackers, utilization, guarantee, margin, sizes, time_limit, seed, report)
+    else:
+        least = row_weight if row_weight is not None else _share_of(n_users, utilization or 0.0)
+        request = make_request(n_users, n_attackers, least, guarantee, margin)
+        found = solve(request, time_limit, seed, report=report)
+    report.finish()
+    return _conclude(found, max_models, sizes, start)
+
+
+def _conclude(found: Incumbent, max_models: int | None, sizes: NDArray[np.float64] | None, start: float) -> Design:
+    """Order rows and columns, verify once more, and describe the code."""
+    request, bound = found.request, max(bound_models(found.request), 1)
+    if found.matrix is None:
+        raise InputError(
+            f"design: no code was found in the time limit (at least {bound} models are needed); allow more time, or "
+            "ask for a smaller margin or fewer attackers"
+        )
+    if max_models is not None and found.size > max_models:
+        raise InputError(
+            f"design: the best code found has {found.size} models, over the limit of {max_models}; no code has fewer "
+            f"than {bound}; ask for a smaller row weight or more models"
+        )
+    # A solver may have proved more than the formulas.
+    bound = max(bound, min(found.bound, found.size))
+    matrix = found.matrix[np.lexsort(found.matrix.T[::-1])[::-1]]
+    if sizes is not None:
+        matrix = assign_columns(matrix, sizes)
+    # Reordering changes no property; the check is made again where it costs nothing.
+    if count_attacker_sets(request.n_users, request.strength) <= MAX_RECHECKED and not meets(matrix, request):
+        raise AssertionError("a code that passed its check must pass it again")
+    code = Code(matrix, construction=found.construction)
+    return Design(
+        code=code,
+        construction=found.construction,
+        models_lower_bound=bound,
+        gap=code.n_models - bound,
+        seconds=time.monotonic() - start,
+        guarantee=request.guarantee,
+        n_attackers=request.n_attackers,
+        row_weight=request.row_weight,
+        margin=request.margin,
+        utilization=code.utilization if sizes is None else sample_utilization(matrix, sizes),
+        timed_out=found.timed_out,
+        note=_describe_groups(matrix),
+    )
+
+
+def _largest_weight(
+    n_users: int,
+    n_attackers: int,
+    guarantee: str,
+    margin: int,
+    max_models: int,
+    seconds: float,
+    seed: int,
+    report: Callable[[str], None],
+) -> Incumbent:
+    """Find the largest row weight with a code of at most ``max_models`` models: bisect quickly, then push upwards."""
+    make_request(n_users, n_attackers, 1, guarantee, margin)
+    strength = 2 * n_attackers if guarantee == "correct-arbitrary" else n_attackers
+    possible = [
+        request
+        for weight in range(1, n_users - strength + 1)
+        if bound_models(request := Request(n_users, n_attackers, weight, guarantee, margin)) <= max_models
+    ]
+    if not possible:
+        least = bound_models(Request(n_users, n_attackers, 1, guarantee, margin))
+        raise InputError(f"design: no code within {max_models} models: even row weight 1 needs at least {least}")
+    best: Incumbent | None = None
+    low, high = 0, len(possible)  # possible[low - 1] was reached, possible[high] was not
+    share = 0.4 * seconds / (len(possible).bit_length() + 1)
+    while low < high:
+        middle = (low + high) // 2
+        found = solve(possible[middle], share, seed, max_models, report)
+        if found.size <= max_models:
+            best, low = found, middle + 1
+        else:
+            high = middle
+    for request in possible[low : low + 2]:
+        found = solve(request, 0.25 * seconds, seed, max_models, report)
+        if found.size > max_models:
+            break
+        best = found
+    if best is None:
+        raise InputError(f"design: no code within {max_models} models was found; ask for more models or more time")
+    return best
+
+
+def _weighted(
+    n_users: int,
+    n_attackers: int,
+    utilization: float,
+    guarantee: str,
+    margin: int,
+    sizes: NDArray[np.float64],
+    seconds: float,
+    seed: int,
+    report: Callable[[str], None],
+) -> Incumbent:
+    """Raise the row weight until the poorest row, columns assigned, has its share of the samples."""
+    strength = 2 * n_attackers if guarantee == "correct-arbitrary" else n_attackers
+    least, reached = _share_of(n_users, utilization), 0.0
+    for turn in range(WEIGHT_TRIES):
+        request = make_request(n_users, n_attackers, least, guarantee, margin)
+        found = solve(request, seconds / WEIGHT_TRIES, seed, report=report)
+        if found.matrix is None:
+            return found
+        reached = max(reached, sample_utilization(assign_columns(found.matrix, sizes), sizes))
+        if reached >= utilization - 1e-9:
+            return found
+        step = max(least + 1, ceil(least * utilization / reached - 1e-9))
+        last = turn == WEIGHT_TRIES - 2
+        least = n_users - strength if last else min(step, n_users - strength)
+    raise InputError(
+        f"design: with these weights the poorest model reaches {reached:.3f} of the samples, not {utilization}; "
+        "a few users hold too much: ask for a smaller utilization or split their data into several accounts"
+    )
+
+
+def _share_of(n_users: int, utilization: float) -> int:
+    return max(1, ceil(utilization * n_users - 1e-9))
+
+
+def _describe_groups(matrix: NDArray[np.bool_]) -> str:
+    n_users = matrix.shape[1]
+    distinct = np.unique(matrix, axis=1).shape[1]
+    if distinct == n_users:
+        return ""
+    return (
+        f"{n_users} users share {distinct} distinct columns: tracking can name a group of users with equal columns, "
+        "not one user of it"
+    )
+
+
+def _check_limits(
+    row_weight: int | None, utilization: float | None, max_models: int | None, time_limit: float, seed: int
+) -> None:
+    if row_weight is not None and utilization is not None:
+        raise InputError("design: give a row weight or a utilization, not both")
+    if row_weight is None and utilization is None and max_models is None:
+        raise InputError("design: give a row weight, a utilization, or the most models")
+    if utilization is not None and not 0 < utilization < 1:
+        raise InputError(f"design: utilization must be above 0 and below 1, got {utilization}")
+    if max_models is not None and (int(max_models) != max_models or max_models < 1):
+        raise InputError(f"design: the most models must be a whole number of at least 1, got {max_models}")
+    if not 0 < time_limit < float("inf"):
+        raise InputError(f"design: the time limit must be positive, got {time_limit}")
+    if int(seed) != seed or seed < 0:
+        raise InputError(f"design: the seed must be a whole number of at least 0, got {seed}")
+
+
+class _Reporter:
+    """Turn notes of a search into progress by elapsed seconds."""
+
+    def __init__(self, progress: Progress, start: float, limit: float) -> None:
+        self.progress, self.start, self.limit, self.shown = progress, start, limit, 0.0
+
+    def __call__(self, note: str) -> None:
+        elapsed = min(time.monotonic() - self.start, self.limit)
+        self.progress.advance(elapsed - self.shown, note)
+        self.shown = elapsed
+
+    def finish(self) -> None:
+        self.progress.advance(self.limit - self.shown)
+        self.shown = self.limit

@@ -1,0 +1,180 @@
+"""Coverings from finite geometries, as blocks (rows) over points (columns)."""
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward.codes._fields import make_field, split_prime_power
+
+Blocks = NDArray[np.bool_]
+#: Flats are found by walking over the k-sets of points; larger spaces are left to other constructions.
+MAX_WALKED_SETS = 6_000
+
+
+def projective_hyperplanes(dimension: int, order: int) -> Blocks:
+    """Hyperplanes of PG(d, q): any d points lie in one. For d = 2 the lines of the projective plane (Singer's family).
+
+    Returns shape ((q^(d+1) - 1) / (q - 1), same).
+    """
+    points = _projective_points(dimension, order)
+    blocks: Blocks = _dot(points, points, order) == 0
+    return blocks
+
+
+def affine_hyperplanes(dimension: int, order: int) -> Blocks:
+    """Hyperplanes of AG(d, q): any d points lie in one. Shape (q (q^d - 1) / (q - 1), q^d)."""
+    points = np.array(list(product(range(order), repeat=dimension)), dtype=np.int64)
+    normals = _projective_points(dimension - 1, order)
+    values = _dot(normals, points, order)
+    blocks: Blocks = (values[:, None, :] == np.arange(order)[None, :, None]).reshape(-1, len(points))
+    return blocks
+
+
+def flats(hyperplanes: Blocks, strength: int) -> Blocks:
+    """Flats spanned by ``strength`` points of a geometry given by its hyperplanes: each such set lies in exactly one.
+
+    They form Steiner systems: S(2, q+1, N) from projective lines, S(2, q, q^d) from affine ones, S(3, 4, 2^d) from the
+    planes of AG(d, 2).
+    """
+    n_points = hyperplanes.shape[1]
+    found = np.zeros((0, n_points), dtype=bool)
+    for chosen in combinations(range(n_points), strength):
+        if found[:, chosen].all(axis=1).any():
+            continue
+        through = hyperplanes[:, chosen].all(axis=1)
+        found = np.vstack([found, hyperplanes[through].all(axis=0)])
+    # Sets in special position span less; a flat of full dimension holds them.
+    sizes = found.sum(axis=1)
+    full: Blocks = found[sizes == sizes.max()]
+    return full
+
+
+def line_orbit(order: int, base: frozenset[int], whole: bool, limit: int) -> Blocks | None:
+    """Images of a set of points of the projective line over GF(q) under x -> ax + b and x -> -1/x.
+
+    Point q stands for infinity. The group is PGL(2, q) when ``whole``, else PSL(2, q) (a is a square). Sublines give
+    inversive planes S(3, s+1, s^2+1); the squares give, for q = 11 and 23, Witt's designs. None when the orbit has over
+    ``limit`` blocks.
+    """
+    field = make_field(order)
+    minus = [int(np.flatnonzero(field.plus[x] == 0)[0]) for x in range(order)]
+    inverse = [0, *(int(np.flatnonzero(field.times[x] == 1)[0]) for x in range(1, order))]
+    factors = range(1, order) if whole else sorted({int(field.times[x, x]) for x in range(1, order)})
+    moves = [[int(field.plus[x, b]) for x in range(order)] + [order] for b in range(1, order)]
+    moves += [[int(field.times[x, a]) for x in range(order)] + [order] for a in factors]
+    moves.append([order, *(minus[inverse[x]] for x in range(1, order)), 0])
+    seen = {base}
+    queue = [base]
+    while queue:
+        block = queue.pop()
+        for move in moves:
+            image = frozenset(move[x] for x in block)
+            if image not in seen:
+                seen.add(image)
+                queue.append(image)
+        if len(seen) > limit:
+            return None
+    rows = np.zeros((len(seen), order + 1), dtype=bool)
+    for i, members in enumerate(sorted(sorted(block) for block in seen)):
+        rows[i, members] = True
+    return rows
+
+
+def geometric_coverings(strength: int, max_points: int, max_blocks: int) -> Iterator[tuple[str, Blocks]]:
+    """Yield (name, blocks) of every known geometric covering of this strength within the limits, smallest q first."""
+    orders = [q for q in range(2, max_points) if split_prime_power(q)]
+    for q in orders:
+        size = (q ** (strength + 1) - 1) // (q - 1)
+        if strength >= 2 and size <= min(max_points, max_blocks):
+            yield f"hyperplanes of PG({strength},{q})", projective_hyperplanes(strength, q)
+        if q**strength <= max_points and q * (q**strength - 1) // (q - 1) <= max_blocks:
+            yield f"hyperplanes of AG({strength},{q})", affine_hyperplanes(strength, q)
+    if strength < 2:
+        return
+    for q in orders:
+        for dimension in range(strength + 1, 8):
+            size = (q ** (dimension + 1) - 1) // (q - 1)
+            flat = (q**strength - 1) // (q - 1)
+            if size <= max_points and _walkable(size, flat, strength, max_blocks):
+                blocks = flats(projective_hyperplanes(dimension, q), strength)
+                if len(blocks) <= max_blocks:
+                    yield f"{strength - 1}-flats of PG({dimension},{q})", blocks
+            # Over two elements an affine line has two points: only planes and more say anything.
+            flat = q ** (strength - 1)
+            if q + strength > 4 and q**dimension <= max_points and _walkable(q**dimension, flat, strength, max_blocks):
+                blocks = flats(affine_hyperplanes(dimension, q), strength)
+                if len(blocks) <= max_blocks:
+                    yield f"{strength - 1}-flats of AG({dimension},{q})", blocks
+    if strength < 3:
+        return
+    for q in orders:
+        if q + 1 <= max_points and q <= 32:
+            yield from _line_designs(q, strength, max_blocks)
+
+
+def _walkable(n_points: int, flat: int, strength: int, max_blocks: int) -> bool:
+    sets = comb(n_points, strength)
+    return sets <= MAX_WALKED_SETS and sets <= max_blocks * comb(flat, strength)
+
+
+def _line_designs(q: int, strength: int, max_blocks: int) -> Iterator[tuple[str, Blocks]]:
+    field = make_field(q)
+    split = split_prime_power(q)
+    assert split is not None
+    bases = []
+    if split[1] % 2 == 0:
+        root = split[0] ** (split[1] // 2)
+        subfield = [x for x in range(q) if _power(field.times, x, root) == x]
+        bases.append((f"circles of the inversive plane of order {root}", frozenset([*subfield, q]), True))
+    squares = frozenset(int(field.times[x, x]) for x in range(1, q))
+    if strength > 3 and q % 2 and q > 5:
+        bases.append((f"squares of GF({q}) and infinity, moved by PSL(2,{q})", squares | {q}, False))
+        bases.append((f"squares of GF({q}) and 0, moved by PSL(2,{q})", squares | {0}, False))
+    for name, base, whole in bases:
+        blocks = line_orbit(q, base, whole, max_blocks)
+        if blocks is not None and covers(blocks, strength):
+            yield name, blocks
+
+
+def covers(blocks: Blocks, strength: int, fold: int = 1) -> bool:
+    """Whether every set of ``strength`` points lies in at least ``fold`` blocks."""
+    strength = min(strength, blocks.shape[1])
+    # Extend sets point by point, keeping the blocks that hold all of them.
+    sets = [(np.ones(len(blocks), dtype=bool), -1)]
+    for size in range(1, strength + 1):
+        nxt = []
+        for held, last in sets:
+            for point in range(last + 1, blocks.shape[1] - (strength - size)):
+                both = held & blocks[:, point]
+                if int(both.sum()) < fold:
+                    return False
+                nxt.append((both, point))
+        sets = nxt
+    return True
+
+
+def _power(times: NDArray[np.int64], x: int, exponent: int) -> int:
+    result = 1
+    for _ in range(exponent):
+        result = int(times[result, x])
+    return result
+
+
+def _projective_points(dimension: int, order: int) -> NDArray[np.int64]:
+    """Vectors whose first nonzero entry is 1, shape (N, d + 1)."""
+    vectors = np.array(list(product(range(order), repeat=dimension + 1)), dtype=np.int64)[1:]
+    lead = vectors[np.arange(len(vectors)), (vectors != 0).argmax(axis=1)]
+    points: NDArray[np.int64] = vectors[lead == 1]
+    return points
+
+
+def _dot(left: NDArray[np.int64], right: NDArray[np.int64], order: int) -> NDArray[np.int64]:
+    """Inner products over GF(q), shape (len(left), len(right))."""
+    field = make_field(order)
+    total = np.zeros((len(left), len(right)), dtype=np.int64)
+    for i in range(left.shape[1]):
+        total = field.plus[total, field.times[left[:, i][:, None], right[:, i][None, :]]]
+    return total

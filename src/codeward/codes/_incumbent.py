@@ -1,0 +1,164 @@
+"""The best code so far, and how a covering becomes a code with the wanted guarantee."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward.codes._demands import meets
+from codeward.codes._geometry import covers
+from codeward.codes._patterns import count_attacker_sets
+from codeward.codes._request import Request
+
+#: Random ways to trim a covering that are tried before a row of ones is added.
+TRIMS = 8
+#: Attacker sets up to which a candidate is verified: a few seconds.
+MAX_VERIFIED = 8_000_000
+#: Blocks times k-sets past which trimming costs more than it gives.
+MAX_TRIMMED = 2_000_000
+
+
+@dataclass
+class Incumbent:
+    """What a search has found for one request; every accepted matrix has passed `meets`.
+
+    Attributes
+    ----------
+    request : Request
+    bound : int
+        No code with fewer models exists.
+    enough : int
+        A search may stop at this many models, or at the bound.
+    deadline : float
+        `time.monotonic` value after which a search must stop.
+    matrix : ndarray of bool or None
+        The best verified code.
+    covering : ndarray of bool or None
+        The smallest covering seen (zero sets as rows), whether or not it has the guarantee.
+    work : float
+        Work units left; every search spends them by counting moves, so that what is found depends on the seed alone
+        and not on the clock, as long as the deadline is not reached.
+    timed_out : bool
+        Whether the deadline cut the search short.
+    """
+
+    request: Request
+    bound: int
+    deadline: float
+    rng: np.random.Generator
+    report: Callable[[str], None] = lambda note: None
+    matrix: NDArray[np.bool_] | None = None
+    construction: str = ""
+    covering: NDArray[np.bool_] | None = None
+    work: float = 0.0
+    enough: int = 0
+    timed_out: bool = False
+
+    @property
+    def size(self) -> int:
+        """Models of the best code; a very large number before there is one."""
+        return 10**9 if self.matrix is None else len(self.matrix)
+
+    @property
+    def cover_size(self) -> int:
+        """Blocks of the smallest covering."""
+        return 10**9 if self.covering is None else len(self.covering)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing better exists, or the work or the time is spent."""
+        if self.size <= max(self.bound, self.enough) or self.work <= 0:
+            return True
+        if time.monotonic() >= self.deadline:
+            self.timed_out = True
+        return self.timed_out
+
+    def offer_covering(self, blocks: NDArray[np.bool_], construction: str) -> bool:
+        """Make a code from zero sets that cover every k-set ``margin`` times; keep it when it is the best.
+
+        For *correct*, a covering that is not BCC is trimmed at random (zeros that no k-set needs become ones, which
+        leaves a covering and can separate complements), and failing that gets rows of ones: with d of them any two
+        nonempty k-sums agree d times (Lemma 4 of the paper, for a margin).
+        """
+        request = self.request
+        blocks = blocks[blocks.any(axis=1)]
+        if len(blocks) < self.cover_size and self._is_covering(blocks):
+            self.covering = blocks
+        if len(blocks) >= self.size:
+            return False
+        if request.covering_only:
+            return self.offer_code(~self._use_everyone(blocks), construction)
+        if request.guarantee == "track":
+            return self.offer_code(~blocks, construction)
+        if self.offer_code(~blocks, construction):
+            return True
+        for _ in range(TRIMS):
+            trimmed = trim(blocks, request.strength, request.margin, self.rng)
+            if trimmed is blocks:
+                break
+            if self.offer_code(~trimmed, construction + ", trimmed"):
+                return True
+        n_users = blocks.shape[1]
+        for extra in range(1, request.margin + 1):
+            ones = np.ones((extra, n_users), dtype=bool)
+            if self.offer_code(np.vstack([~blocks, ones]), f"{construction} + {extra} row{'s' * (extra > 1)} of ones"):
+                return True
+        return False
+
+    def _is_covering(self, blocks: NDArray[np.bool_]) -> bool:
+        request = self.request
+        if count_attacker_sets(np.unique(blocks, axis=1).shape[1], request.strength) > MAX_VERIFIED:
+            return False
+        bare = Request(request.n_users, request.strength, request.row_weight, "detect", request.margin)
+        return meets(~self._use_everyone(blocks), bare)
+
+    def offer_code(self, matrix: NDArray[np.bool_], construction: str) -> bool:
+        """Keep a matrix when it has fewer models than the best and meets the request.
+
+        What has too many attacker sets to be verified is left out.
+        """
+        if len(matrix) >= self.size:
+            return False
+        distinct = np.unique(matrix, axis=1).shape[1]
+        if count_attacker_sets(distinct, self.request.strength) > MAX_VERIFIED or not meets(matrix, self.request):
+            return False
+        self.matrix, self.construction = matrix, construction
+        self.report(f"{len(matrix)} models, bound {self.bound}: {construction}")
+        return True
+
+    def _use_everyone(self, blocks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Take users that every block holds (a zero column of the code) out of the first block that can spare them."""
+        for user in np.flatnonzero(blocks.all(axis=0)):
+            for i in range(len(blocks)):
+                changed = blocks.copy()
+                changed[i, user] = False
+                if covers(np.unique(changed, axis=1), self.request.strength, self.request.margin):
+                    blocks = changed
+                    break
+        return blocks
+
+
+def trim(blocks: NDArray[np.bool_], strength: int, fold: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Take points out of blocks in random order while every ``strength``-set stays in ``fold`` blocks."""
+    n_blocks, n_points = blocks.shape
+    if comb(n_points, strength) * n_blocks > MAX_TRIMMED:
+        return blocks
+    sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
+    inside: NDArray[np.bool_] = np.asarray(blocks[:, sets].all(axis=2))
+    counts = inside.sum(axis=0)
+    holding = [np.flatnonzero((sets == point).any(axis=1)) for point in range(n_points)]
+    trimmed = blocks.copy()
+    for place in rng.permutation(blocks.size):
+        i, point = divmod(int(place), n_points)
+        if not trimmed[i, point]:
+            continue
+        lost = holding[point][inside[i, holding[point]]]
+        if (counts[lost] > fold).all():
+            counts[lost] -= 1
+            inside[i, lost] = False
+            trimmed[i, point] = False
+    return trimmed

@@ -1,0 +1,88 @@
+"""The order of searches for one request."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from codeward._errors import TooLargeError
+from codeward.codes._bounds import bound_models
+from codeward.codes._exact import fits_exact, solve_covering
+from codeward.codes._families import offer_blown_codes, offer_families, offer_paper
+from codeward.codes._incumbent import Incumbent
+from codeward.codes._request import Request
+from codeward.codes._rounds import anneal_coverings, anneal_orbits
+from codeward.codes._tracking import anneal_directly, stack_random_rows
+
+#: Work units (table look-ups, about) granted per second of the time limit: well under half of what a core does, so that
+#: the work runs out before the clock does and the result depends on the seed alone.
+WORK_PER_SECOND = 20e6
+#: Codes with more models than this are not built.
+MAX_MODELS = 20_000
+#: From this many users on, codes on fewer points get most of the effort.
+MANY_USERS = 40
+
+
+def solve(
+    request: Request, seconds: float, seed: int, enough: int = 0, report: Callable[[str], None] = lambda note: None
+) -> Incumbent:
+    """Find a code with few models; stop early at ``enough`` models.
+
+    Stages run in a fixed order with fixed shares of the work: constructions first (paper, geometries, residues,
+    products), then annealing over blocks and over orbits, codes on fewer points, the property itself, the exact solver.
+
+    Raises
+    ------
+    TooLargeError
+        When every code for the request has more than `MAX_MODELS` models.
+    """
+    bound = bound_models(request)
+    if bound > MAX_MODELS:
+        raise TooLargeError(
+            f"design: every such code has at least {bound:,} models, over the limit of {MAX_MODELS:,}; "
+            "ask for a smaller row weight or fewer attackers"
+        )
+    work = seconds * WORK_PER_SECOND
+    deadline = time.monotonic() + 0.93 * seconds
+    best = Incumbent(request, bound, deadline, np.random.default_rng(seed), report, work=work, enough=enough)
+    offer_paper(best, MAX_MODELS)
+    offer_families(best)
+    if request.guarantee == "track":
+        _search_tracking(best, work, seconds)
+    else:
+        _search_covering(best, work, seconds, seed)
+    return best
+
+
+def _search_covering(best: Incumbent, work: float, seconds: float, seed: int) -> None:
+    many = best.request.n_users >= MANY_USERS
+    anneal_coverings(best, 0.05 * work)
+    anneal_orbits(best, 0.08 * work)
+    anneal_directly(best, 0.05 * work)
+    offer_blown_codes(best, (0.5 if many else 0.12) * work)
+    if best.request.covering_only and not best.finished and fits_exact(best.request):
+        blocks, proved = solve_covering(best.request, best.size - 1, 0.1 * seconds, seed)
+        best.bound = max(best.bound, proved)
+        if blocks is not None:
+            best.offer_covering(blocks, "exact solver")
+    anneal_orbits(best, 0.5 * best.work)
+    anneal_directly(best, 0.3 * best.work)
+    anneal_coverings(best, best.work)
+
+
+def _search_tracking(best: Incumbent, work: float, seconds: float) -> None:
+    request = best.request
+    correcting = Request(request.n_users, request.n_attackers, request.row_weight, "correct", request.margin)
+    part = Incumbent(correcting, bound_models(correcting), best.deadline, best.rng, work=0.1 * work)
+    offer_paper(part, MAX_MODELS)
+    offer_families(part)
+    anneal_coverings(part, 0.05 * work)
+    offer_blown_codes(part, 0.05 * work)
+    best.work -= 0.1 * work - max(part.work, 0.0)
+    if part.matrix is not None:
+        best.offer_code(part.matrix, part.construction)
+        best.covering = part.covering
+        stack_random_rows(best, part.matrix)
+    anneal_directly(best, 0.4 * work)
+    anneal_coverings(best, 0.1 * work)
+    anneal_directly(best, best.work)

@@ -1,0 +1,144 @@
+"""Data sets by name or by file."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward.data._catalog import CATALOG, CIFAR_PYTHON_MD5, Entry
+from codeward.data._readers import parse_cifar_binary, parse_cifar_python, parse_idx_pair, read_checked, read_npz
+from codeward.data._samples import Samples
+
+#: Shares of scikit-learn's digits (and of an .npz without test set) kept for testing.
+TEST_SHARE = 0.3
+_SPLIT_SEED = 20210
+
+
+@dataclass(frozen=True)
+class DatasetPair:
+    """A data set: training and test samples, and constants that describe it.
+
+    Attributes
+    ----------
+    name : str
+    train, test : Samples
+    n_classes : int
+    mean, std : tuple of float
+        Fixed public normalisation constants, never computed from users' data (see `codeward.data._catalog.Entry`).
+    groups : ndarray or None, shape (N,)
+        Real user ids of the training samples, where the data bring them.
+    """
+
+    name: str
+    train: Samples
+    test: Samples
+    n_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    groups: NDArray[Any] | None = None
+
+
+def find_data_dir(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the data directory: the argument, else ``CODEWARD_DATA``, else the user's cache."""
+    if data_dir is not None:
+        return Path(data_dir)
+    if given := os.environ.get("CODEWARD_DATA"):
+        return Path(given)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("codeward") / "data"
+
+
+def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> DatasetPair:
+    """Load a data set by name (`CATALOG`) or an ``.npz`` by path.
+
+    Raises
+    ------
+    InputError
+        For an unknown name; for missing files, saying which go where and how to fetch them; for damaged ones.
+    """
+    if name.endswith(".npz"):
+        return _load_npz(Path(name))
+    entry = CATALOG.get(name)
+    if entry is None:
+        raise InputError(f"no data set is named {name!r}; choose {', '.join(CATALOG)}, or give the path of an .npz")
+    if name == "digits":
+        train, test = _load_digits()
+    else:
+        train, test = load_files(entry, find_data_dir(data_dir) / name)
+    return DatasetPair(name, train, test, entry.n_classes, entry.mean, entry.std)
+
+
+def load_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
+    """Read the files of a catalogued data set, every one verified."""
+    python_batches = folder / "cifar-10-batches-py"
+    missing = [file.name for file in entry.train + entry.test if not _is_there(folder / file.name)]
+    if missing and entry.name == "cifar10" and python_batches.is_dir():
+        parts = {
+            name: parse_cifar_python(_read(python_batches / name), md5, str(python_batches / name))
+            for name, md5 in CIFAR_PYTHON_MD5.items()
+        }
+        return _join([parts[name] for name in parts if name != "test_batch"]), parts["test_batch"]
+    if missing:
+        raise InputError(
+            f"{entry.name} is not in {folder}: missing {', '.join(missing)} (plain or .gz); "
+            f"run `codeward data fetch {entry.name}`, or put the official files there"
+        )
+    if entry.name == "cifar10":
+        batches = [parse_cifar_binary(read_checked(folder, file), file.name) for file in entry.train + entry.test]
+        return _join(batches[:-1]), batches[-1]
+    train, test = (
+        parse_idx_pair(read_checked(folder, images), read_checked(folder, labels), entry.name, entry.shape)
+        for images, labels in (entry.train, entry.test)
+    )
+    return train, test
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_file() or path.with_name(path.name + ".gz").is_file()
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise InputError(f"{path}: missing")
+    return path.read_bytes()
+
+
+def _join(parts: list[Samples]) -> Samples:
+    return Samples(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
+
+
+def _load_digits() -> tuple[Samples, Samples]:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
+    return _cut(Samples(images, bunch.target.astype(np.int64)))
+
+
+def _load_npz(path: Path) -> DatasetPair:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    train, test, groups = read_npz(path)
+    if test is None:
+        kept, held = _shuffle(len(train))
+        groups = None if groups is None else groups[kept]
+        train, test = train.take(kept), train.take(held)
+    n_classes = int(max(train.labels.max(), test.labels.max())) + 1
+    return DatasetPair(path.stem, train, test, max(n_classes, 2), (0.5,), (0.5,), groups)
+
+
+def _cut(samples: Samples) -> tuple[Samples, Samples]:
+    kept, held = _shuffle(len(samples))
+    return samples.take(kept), samples.take(held)
+
+
+def _shuffle(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Cut 0..size-1 into training and test parts, the same way on every machine."""
+    order = np.random.default_rng(_SPLIT_SEED).permutation(size)
+    held = max(1, round(size * TEST_SHARE))
+    return np.sort(order[held:]), np.sort(order[:held])

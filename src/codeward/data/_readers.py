@@ -1,0 +1,168 @@
+"""Readers of idx files, CIFAR-10's binary and Python batches, and ``.npz``; broken files are refused by name."""
+
+import gzip
+import hashlib
+import io
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward.data._catalog import DataFile
+from codeward.data._samples import Samples
+
+_CIFAR_RECORD = 1 + 3 * 32 * 32
+#: Larger .npz arrays are refused before they are read into memory.
+MAX_ARRAY_BYTES = 8 * 2**30
+
+
+def read_checked(folder: Path, file: DataFile) -> bytes:
+    """Read a data file, plain or ``.gz``, and compare its content with the official checksum."""
+    plain = folder / file.name
+    packed = plain.with_name(plain.name + ".gz")
+    if plain.is_file():
+        content = plain.read_bytes()
+        found = plain
+    elif packed.is_file():
+        raw = packed.read_bytes()
+        if file.packed_md5 and _md5(raw) != file.packed_md5:
+            raise InputError(f"{packed}: damaged or not the official file (md5 {_md5(raw)}, not {file.packed_md5})")
+        try:
+            content = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{packed}: not a whole gzip file ({error})") from error
+        found = packed
+    else:
+        raise InputError(f"{plain}: missing")
+    if file.md5 and _md5(content) != file.md5:
+        raise InputError(f"{found}: damaged or not the official file (md5 {_md5(content)}, not {file.md5})")
+    return content
+
+
+def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
+    """Parse an idx file of unsigned bytes (MNIST's format); the header must match the length exactly."""
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08" or not 1 <= content[3] <= 4:
+        raise InputError(f"{name}: not an idx file of bytes (wrong magic number)")
+    dimensions = content[3]
+    head = 4 + 4 * dimensions
+    shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, head, 4))
+    expected = head + int(np.prod([int(size) for size in shape], dtype=object))
+    if len(content) != expected:
+        raise InputError(
+            f"{name}: header says shape {shape} ({expected} bytes), the file has {len(content)}: truncated?"
+        )
+    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+
+
+def parse_idx_pair(images: bytes, labels: bytes, name: str, shape: tuple[int, int, int]) -> Samples:
+    """Parse MNIST-like images and labels; swapped or mismatched files are refused."""
+    pictures, numbers = parse_idx(images, f"{name} images"), parse_idx(labels, f"{name} labels")
+    if pictures.ndim != 3 or numbers.ndim != 1:
+        raise InputError(f"{name}: images of {pictures.ndim} and labels of {numbers.ndim} dimensions; files swapped?")
+    if len(pictures) != len(numbers) or pictures.shape[1:] != shape[1:]:
+        raise InputError(
+            f"{name}: images of shape {pictures.shape} do not go with {len(numbers)} labels of {shape[1:]}"
+        )
+    return Samples(pictures[:, None].copy(), numbers.astype(np.int64))
+
+
+def parse_cifar_binary(content: bytes, name: str) -> Samples:
+    """Parse a CIFAR-10 binary batch: records of one label byte and 3 x 32 x 32 pixels."""
+    if len(content) == 0 or len(content) % _CIFAR_RECORD:
+        raise InputError(f"{name}: {len(content)} bytes are not whole records of {_CIFAR_RECORD}: truncated?")
+    records = np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_RECORD)
+    if records[:, 0].max() > 9:
+        raise InputError(f"{name}: label {records[:, 0].max()} outside 0..9; not a CIFAR-10 batch")
+    return Samples(records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64))
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Reads the one pickle codeward accepts, CIFAR-10's, and nothing in it but arrays: no other name can be called.
+
+    It is used only on bytes whose official checksum matched; the restriction is the second lock.
+    """
+
+    _allowed = frozenset(
+        {
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("_codecs", "encode"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._allowed:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def parse_cifar_python(content: bytes, md5: str, name: str) -> Samples:
+    """Parse a CIFAR-10 batch as published for Python, only after its md5 matched."""
+    if _md5(content) != md5:
+        raise InputError(f"{name}: md5 {_md5(content)} is not the official {md5}; it is a pickle, so it is not opened")
+    try:
+        batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+        images = np.asarray(batch["data"], np.uint8).reshape(-1, 3, 32, 32)
+        return Samples(images, np.asarray(batch["labels"], np.int64))
+    except (pickle.UnpicklingError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: not a CIFAR-10 batch ({error})") from error
+
+
+def read_npz(path: Path) -> tuple[Samples, Samples | None, NDArray[Any] | None]:
+    """Read ``images, labels`` and, where present, ``test_images, test_labels`` and ``groups`` from an ``.npz``.
+
+    Images are uint8, or floats within 0..1; shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files if name in _NPZ_NAMES}
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: not a readable .npz without objects ({error})") from error
+    for name in ("images", "labels"):
+        if name not in arrays:
+            raise InputError(f"{path}: holds no array {name!r}; expected images and labels")
+    train = _npz_samples(arrays["images"], arrays["labels"], path)
+    test = None
+    if "test_images" in arrays or "test_labels" in arrays:
+        if not {"test_images", "test_labels"} <= arrays.keys():
+            raise InputError(f"{path}: test_images and test_labels go together")
+        test = _npz_samples(arrays["test_images"], arrays["test_labels"], path)
+        if test.images.shape[1:] != train.images.shape[1:]:
+            raise InputError(f"{path}: test images {test.images.shape[1:]}, training images {train.images.shape[1:]}")
+    groups = arrays.get("groups")
+    if groups is not None and groups.shape != (len(train),):
+        raise InputError(f"{path}: groups of shape {groups.shape}, expected one a training image ({len(train)},)")
+    return train, test, groups
+
+
+_NPZ_NAMES = ("images", "labels", "test_images", "test_labels", "groups")
+
+
+def _npz_samples(images: NDArray[Any], labels: NDArray[Any], path: Path) -> Samples:
+    if images.nbytes > MAX_ARRAY_BYTES:
+        raise InputError(f"{path}: images of {images.nbytes} bytes, {MAX_ARRAY_BYTES} at most")
+    if images.dtype.kind == "f":
+        if not np.isfinite(images).all() or images.min(initial=0) < 0 or images.max(initial=0) > 1:
+            raise InputError(f"{path}: float images must be finite and within 0..1")
+        images = np.round(images * 255).astype(np.uint8)
+    if images.dtype != np.uint8:
+        raise InputError(f"{path}: images of {images.dtype}; expected uint8, or floats within 0..1")
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
+        raise InputError(f"{path}: images of shape {images.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W)")
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+        raise InputError(f"{path}: labels {labels.dtype} {labels.shape}; expected {len(images)} whole numbers")
+    return Samples(np.ascontiguousarray(images), labels.astype(np.int64))
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

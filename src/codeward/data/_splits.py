@@ -1,0 +1,83 @@
+"""Who holds which training images: IID, Dirichlet over classes, or real user ids; and the halves of the test set."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+
+Split = list[NDArray[np.int64]]
+
+
+def split_iid(labels: NDArray[np.int64], n_users: int, rng: np.random.Generator) -> Split:
+    """Deal all samples to users at random, sizes equal up to one.
+
+    Returns
+    -------
+    list of ndarray of int64
+        Sorted sample indices, one array a user.
+    """
+    _check(labels, n_users)
+    order = rng.permutation(len(labels))
+    return [np.sort(part) for part in np.array_split(order, n_users)]
+
+
+def split_dirichlet(labels: NDArray[np.int64], n_users: int, alpha: float, rng: np.random.Generator) -> Split:
+    r"""Give each user its own class shares, :math:`q \sim \mathrm{Dirichlet}(\alpha, \ldots, \alpha)`.
+
+    The paper's non-IID data, after Hsu et al. (2019): every user gets :math:`\lfloor N / n \rfloor` samples, drawn from
+    the classes by its shares, without replacement; an image goes to one user at most. When a class runs out, the user's
+    shares are renormalised over the classes that are left (users come in random order, so that nobody is always last).
+    Samples that do not divide evenly stay unused, as in that work.
+    """
+    _check(labels, n_users)
+    if not alpha > 0 or not np.isfinite(alpha):
+        raise InputError(f"alpha must be a positive number, got {alpha}")
+    n_classes = int(labels.max()) + 1
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(n_classes)]
+    left = np.array([len(pool) for pool in pools])
+    shares = rng.dirichlet(np.full(n_classes, alpha), size=n_users)
+    size = len(labels) // n_users
+    split: Split = [np.zeros(0, dtype=np.int64)] * n_users
+    for user in rng.permutation(n_users):
+        taken = np.zeros(n_classes, dtype=np.int64)
+        while taken.sum() < size:
+            open_shares = np.where(left > 0, shares[user], 0.0)
+            if open_shares.sum() <= 0:  # all of this user's classes are gone: what is left, in proportion
+                open_shares = left.astype(float)
+            draw = rng.multinomial(size - taken.sum(), open_shares / open_shares.sum())
+            draw = np.minimum(draw, left)
+            taken += draw
+            left -= draw
+        parts = []
+        for label in range(n_classes):
+            parts.append(pools[label][: taken[label]])
+            pools[label] = pools[label][taken[label] :]
+        split[user] = np.sort(np.concatenate(parts))
+    return split
+
+
+def split_groups(groups: NDArray[Any]) -> Split:
+    """Give each distinct group id its own samples, ids in sorted order."""
+    if groups.ndim != 1 or groups.size == 0:
+        raise InputError(f"groups: expected one id a sample, got shape {groups.shape}")
+    _, inverse = np.unique(groups, return_inverse=True)
+    return [np.flatnonzero(inverse == user) for user in range(int(inverse.max()) + 1)]
+
+
+def halve_test(labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Halve the test set: the first half for confusion matrices and fitting, the second for figures.
+
+    5,000 and 5,000 on MNIST and CIFAR-10, as in the paper.
+    """
+    if len(labels) < 2:
+        raise InputError(f"a test set of {len(labels)} cannot be halved")
+    order = rng.permutation(len(labels))
+    half = len(labels) // 2
+    return np.sort(order[:half]), np.sort(order[half:])
+
+
+def _check(labels: NDArray[np.int64], n_users: int) -> None:
+    if n_users < 1 or len(labels) < n_users:
+        raise InputError(f"cannot deal {len(labels)} samples to {n_users} users so that everybody gets one")

@@ -1,0 +1,226 @@
+"""The paper's Bayes decoder, over distinct hit patterns and distinct vote vectors."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError, TooLargeError
+from codeward.codes import Code, count_attacker_sets
+from codeward.decoding._decoded import Decoded, distinct_rows, first_best
+from codeward.decoding._kernels import sum_posterior, tabulate_joint
+from codeward.decoding._masses import Masses
+from codeward.decoding._models import ConfusionModel, VoteModel, check_votes
+from codeward.decoding._pruned import PrunedPosterior
+from codeward.decoding._sets import AttackerSets, check_prior, gather_attacker_sets
+
+#: Attacker sets up to which ``method="auto"`` enumerates; beyond it prunes.
+EXACT_SETS = 50_000
+#: log(1 - S) for S = 1: any failed hit outweighs all other evidence, yet nothing becomes NaN where all explanations fail.
+IMPOSSIBLE = -1e6
+#: Floats a chunk of work may hold.
+CHUNK = 4_000_000
+
+
+class BayesDecoder:
+    r"""Posterior over (attack?, attackers x, target t, label l) given the m votes of an input.
+
+    Implements the paper's section "Decoding" (derived in its appendix, "Probabilistic Decoding"):
+
+    .. math::
+
+        Pr(\text{attack} \mid y) = \frac{A \sum_{x,t,l} p(x,y,t,l)}
+            {A \sum_{x,t,l} p(x,y,t,l) + (1-A)\, c \sum_l \prod_i C^{(i)}_{l y_i}}
+
+    Threat model: *deterministic* (every hit model says the one target t with probability S, else votes as if clean). It
+    is a probability statement under that model and the priors, not a certificate; `codeward.certify` gives those.
+    As printed, Q includes 0 attackers: the empty set under "attack" explains votes exactly as "no attack" does, so with
+    the defaults the attack probability of a clean-looking input does not fall below A Q(0) / (A Q(0) + 1 - A) = 0.2.
+
+    Parameters
+    ----------
+    code : Code
+    confusion : array_like of shape (m, c, c), or VoteModel
+        Confusion matrices (see `estimate_confusion`), or any other clean-vote model.
+    attack_rate : float
+        A, prior probability of an attack, in 0..1.
+    success_rate : float
+        S, probability that a hit model says the target, in 0..1. S = 1 is taken as the limit from below.
+    attackers_prior : sequence of float
+        Q(0), Q(1), ..., Q(k): prior of the number of attackers.
+    method : {"auto", "exact", "pruned"}
+        "exact" sums over all patterns; "pruned" leaves out attacker sets of provably small mass and returns the bound
+        (`Decoded.neglected`); "auto" is exact up to `EXACT_SETS` attacker sets.
+    device : str, optional
+        A torch device (such as "cuda") to sum on instead of the compiled CPU kernel; needs torch, exact method only.
+
+    Notes
+    -----
+    The constructor stores; checks and tables are made at the first use. Ties (within one part in 1e9): label and target
+    to the smaller class, attackers to the fewest users, then the lowest indices.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        confusion: ArrayLike | VoteModel,
+        attack_rate: float = 0.5,
+        success_rate: float = 0.99,
+        attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
+        method: Literal["auto", "exact", "pruned"] = "auto",
+        device: str | None = None,
+    ) -> None:
+        self.code = code
+        self.confusion = confusion
+        self.attack_rate = attack_rate
+        self.success_rate = success_rate
+        self.attackers_prior = attackers_prior
+        self.method = method
+        self.device = device
+
+    @cached_property
+    def vote_model_(self) -> VoteModel:
+        """The clean-vote model, checked against the code; the rates are checked here too."""
+        given = self.confusion
+        model = given if isinstance(given, VoteModel) else ConfusionModel(given)
+        if model.n_models != self.code.n_models:
+            raise InputError(f"confusion: {model.n_models} models, but the code has {self.code.n_models}")
+        for name, rate in (("attack_rate", self.attack_rate), ("success_rate", self.success_rate)):
+            if not 0 <= rate <= 1:
+                raise InputError(f"{name} must be in 0..1, got {rate}")
+        if self.method not in ("auto", "exact", "pruned"):
+            raise InputError(f"method must be auto, exact or pruned, got {self.method!r}")
+        return model
+
+    @cached_property
+    def prior_(self) -> NDArray[np.float64]:
+        """Q(0..k), checked, shape (k + 1,)."""
+        return check_prior(self.attackers_prior)
+
+    @cached_property
+    def sets_(self) -> AttackerSets:
+        """Hit patterns with their prior; needs all attacker sets enumerated."""
+        return gather_attacker_sets(self.code, self.prior_)
+
+    @cached_property
+    def pruned_(self) -> PrunedPosterior:
+        """The pruned sum, for many users."""
+        return PrunedPosterior(self.code, self.prior_, self.success_rate, self.failure_)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes c."""
+        return self.vote_model_.n_classes
+
+    @property
+    def failure_(self) -> float:
+        """log(1 - S), `IMPOSSIBLE` for S = 1."""
+        return max(float(np.log1p(-self.success_rate)), IMPOSSIBLE) if self.success_rate < 1 else IMPOSSIBLE
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all attacker sets are enumerated (else the sum is pruned)."""
+        if self.method != "auto":
+            return self.method == "exact"
+        return count_attacker_sets(self.code.n_users, self.prior_.size - 1) <= EXACT_SETS
+
+    def decode(self, votes: ArrayLike) -> Decoded:
+        """Decode votes of shape (N, m); see `Decoded`."""
+        distinct, inverse = self._distinct(votes)
+        parts = [self._decode_distinct(chunk) for chunk in self._chunks(distinct)]
+        if not parts:
+            parts = [self._decode_distinct(distinct)]
+        whole = Decoded(
+            np.concatenate([part.labels for part in parts]),
+            np.concatenate([part.attack_probability for part in parts]),
+            np.concatenate([part.targets for part in parts]),
+            [found for part in parts for found in part.suspects],
+            np.concatenate([part.user_probability for part in parts]),
+            np.concatenate([part.label_probability for part in parts]),
+            np.concatenate([part.neglected for part in parts]),
+        )
+        return whole.take(inverse)
+
+    def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
+        """Labels of votes of shape (N, m), shape (N,): `decode` without attackers."""
+        distinct, inverse = self._distinct(votes)
+        if not self.is_exact:
+            return self.decode(distinct).labels[inverse]
+        rate = self.attack_rate
+        found = [first_best(self._sum(chunk, False).label_probability(rate)) for chunk in self._chunks(distinct)]
+        return np.concatenate([*found, np.zeros(0, dtype=np.int64)])[inverse]
+
+    def posterior(self, votes: ArrayLike) -> NDArray[np.float64]:
+        """Log posterior of (pattern, target) given an attack, for votes of shape (N, m), shape (N, P, c).
+
+        Row p is pattern ``sets_.words[p]``, whose most probable attacker set is ``sets_.best_sets[p]``.
+        """
+        joint = self.log_likelihood(votes) + np.log(self.sets_.weights)[None, :, None]
+        top = joint.max(axis=(1, 2), keepdims=True)
+        return np.asarray(joint - top - np.log(np.exp(joint - top).sum(axis=(1, 2), keepdims=True)))
+
+    def log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
+        """Log of Pr(votes | attack, pattern, target), labels uniform, shape (N, P, c): evidence to add up over inputs."""
+        distinct, inverse = self._distinct(votes)
+        if not self.is_exact:
+            raise TooLargeError("the evidence of every attacker set was asked for, but there are too many to enumerate")
+        model = self.vote_model_
+        joint = np.empty((distinct.shape[0], self.sets_.weights.size, model.n_classes))
+        rates = (self.success_rate, self.failure_)
+        tabulate_joint(distinct, model.log_likelihood(distinct), self.sets_.words, *rates, joint)
+        return (joint - np.log(model.n_classes))[inverse]
+
+    def clean_log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
+        """Log of Pr(votes | no attack), labels uniform, shape (N,)."""
+        checked = check_votes(votes, self.code.n_models, self.n_classes)
+        total = self.vote_model_.log_likelihood(checked).sum(axis=1)
+        top = total.max(axis=1)
+        return np.asarray(top + np.log(np.exp(total - top[:, None]).mean(axis=1)))
+
+    def _distinct(self, votes: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        checked = check_votes(votes, self.vote_model_.n_models, self.n_classes)
+        return distinct_rows(checked, self.n_classes)
+
+    def _chunks(self, votes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        width = self.code.n_models * self.n_classes + (self.sets_.weights.size if self.is_exact else self.code.n_users)
+        step = max(1, CHUNK // width)
+        for start in range(0, votes.shape[0], step):
+            yield votes[start : start + step]
+
+    def _sum(self, votes: NDArray[np.int64], with_patterns: bool) -> Masses:
+        model, sets = self.vote_model_, self.sets_
+        base = model.log_likelihood(votes)
+        if self.device is not None:
+            from codeward.decoding._torch import sum_on_device
+
+            return Masses(*sum_on_device(votes, base, sets, self.success_rate, self.failure_, self.device))
+        n_inputs, n_classes = votes.shape[0], model.n_classes
+        masses = Masses(
+            *(np.empty((n_inputs, n_classes)) for _ in range(3)),
+            np.empty((n_inputs, sets.weights.size) if with_patterns else (0, 0)),
+            np.empty((n_inputs, 2)),
+        )
+        rates = (self.success_rate, self.failure_)
+        sum_posterior(votes, base, sets.words, sets.hits, sets.weights, *rates, *masses)
+        return masses
+
+    def _decode_distinct(self, votes: NDArray[np.int64]) -> Decoded:
+        if not self.is_exact:
+            return self.pruned_.decode(votes, self.vote_model_.log_likelihood(votes), self.attack_rate)
+        sets = self.sets_
+        masses = self._sum(votes, True)
+        by_label = masses.label_probability(self.attack_rate)
+        by_pattern = masses.patterns / masses.patterns.sum(axis=1, keepdims=True)
+        # Pr(x | attack, y) of one set is its prior times the likelihood of its pattern.
+        suspects = first_best(by_pattern * (sets.best_weights / sets.weights))
+        return Decoded(
+            first_best(by_label),
+            masses.attack_probability(self.attack_rate),
+            first_best(masses.targets),
+            [sets.best_sets[row] for row in suspects.tolist()],
+            np.minimum(np.asarray(by_pattern @ sets.members), 1.0),
+            by_label,
+            np.zeros(votes.shape[0]),
+        )

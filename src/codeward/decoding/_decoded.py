@@ -1,0 +1,105 @@
+"""What a decoder answers, and the tie rules all decoders share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+#: Probabilities that differ by less than this fraction of the larger one count as tied. Mathematically equal ones
+#: differ by rounding that depends on the order of summation; without a tolerance the tie-break would be chance.
+TIE_TOLERANCE = 1e-9
+#: The label of an input on which a decoder gives no verdict.
+NO_VERDICT = -1
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Verdicts on N inputs.
+
+    Attributes
+    ----------
+    labels : ndarray of int64, shape (N,)
+        The decoded label; `NO_VERDICT` (-1) where the decoder declines to answer.
+    attack_probability : ndarray of float64, shape (N,)
+        Posterior that the input carries a trigger. Decoders without a posterior give 1 where some model dissents from
+        the verdict (or there is none), else 0.
+    targets : ndarray of int64, shape (N,)
+        Most probable target *given* an attack; ties to the smaller class. -1 where the decoder has none.
+    suspects : sequence of tuple of int, length N
+        Most probable attacker set given an attack; on a tie the fewest users, then the lowest indices.
+    user_probability : ndarray of float64, shape (N, n)
+        Posterior that each user is an attacker, given an attack.
+    label_probability : ndarray of float64, shape (N, c)
+        Posterior of the label.
+    neglected : ndarray of float64, shape (N,)
+        Proved upper bound on the share of posterior mass left out; 0 means exact up to rounding.
+    """
+
+    labels: NDArray[np.int64]
+    attack_probability: NDArray[np.float64]
+    targets: NDArray[np.int64]
+    suspects: Sequence[tuple[int, ...]]
+    user_probability: NDArray[np.float64]
+    label_probability: NDArray[np.float64]
+    neglected: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return int(self.labels.shape[0])
+
+    def take(self, rows: NDArray[np.int64]) -> "Decoded":
+        """Verdicts of the given rows, in that order (repeats allowed)."""
+        return Decoded(
+            self.labels[rows],
+            self.attack_probability[rows],
+            self.targets[rows],
+            [self.suspects[row] for row in rows.tolist()],
+            self.user_probability[rows],
+            self.label_probability[rows],
+            self.neglected[rows],
+        )
+
+
+class Decoder(Protocol):
+    """What every decoder offers."""
+
+    def decode(self, votes: ArrayLike) -> Decoded:
+        """Verdicts with everything the decoder knows, for votes of shape (N, m)."""
+
+    def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
+        """Labels alone, shape (N,), by the cheapest route; equal to ``decode(votes).labels``."""
+
+
+def first_best(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Index of the largest value of each row of shape (N, K), shape (N,); tied ones go to the lowest index."""
+    best = values.max(axis=1, keepdims=True)
+    return np.argmax(values >= best * (1 - TIE_TOLERANCE), axis=1).astype(np.int64)
+
+
+def distinct_rows(votes: NDArray[np.int64], n_classes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct vote vectors and where each input's is: ``distinct[inverse]`` equals ``votes``.
+
+    Returns
+    -------
+    distinct : ndarray of int64, shape (U, m)
+    inverse : ndarray of int64, shape (N,)
+    """
+    n_inputs, n_models = votes.shape
+    if n_inputs == 0 or n_models == 0:
+        return votes, np.zeros(n_inputs, dtype=np.int64)
+    # Mixed-radix numbers sort much faster than rows; several words where one of 62 bits does not hold a row.
+    per_word = max(1, int(62 / max(np.log2(max(n_classes, 2)), 1e-9)))
+    words = []
+    for start in range(0, n_models, per_word):
+        part = votes[:, start : start + per_word]
+        words.append(part @ (n_classes ** np.arange(part.shape[1], dtype=np.int64)))
+    order = np.argsort(words[0], kind="stable") if len(words) == 1 else np.lexsort(words)
+    new = np.zeros(n_inputs, dtype=bool)
+    new[0] = True
+    for word in words:
+        ordered = word[order]
+        new[1:] |= ordered[1:] != ordered[:-1]
+    inverse = np.empty(n_inputs, dtype=np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return votes[order[new]], inverse

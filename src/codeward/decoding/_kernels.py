@@ -1,0 +1,338 @@
+"""The inner loops of the Bayes decoder, compiled by numba.
+
+For a target t let V be the models that say t. With :math:`z = \\log(1 - S)` and
+:math:`g_i(l) = \\log(S / C^{(i)}_{l y_i} + 1 - S)` the logarithm of the paper's p(x, y, t, l) is
+
+    log prior(s) + sum_i log C_i(l, y_i) + sum over i in s and V of g_i(l) + z * |s outside V|,
+
+so it depends on the pattern s only through ``s & V`` (a small number of subsets when few models say t) and the number of
+failed hits. Subset sums are tabulated for `GROUP` voters at a time.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+#: Voters whose subset sums share one table (2**GROUP rows).
+GROUP = 8
+
+
+@njit(cache=True, nogil=True)
+def extract_bits(words: NDArray[np.uint64], row: int, models: NDArray[np.int64], start: int, stop: int) -> int:
+    """Bits of pattern ``row`` at models[start:stop], as an index."""
+    index = 0
+    for k in range(start, stop):
+        i = models[k]
+        index |= np.int64((words[row, i >> 6] >> np.uint64(i & 63)) & np.uint64(1)) << (k - start)
+    return index
+
+
+@njit(cache=True, nogil=True)
+def tabulate_subsets(
+    gains: NDArray[np.float64], models: NDArray[np.int64], start: int, stop: int, table: NDArray[np.float64]
+) -> None:
+    """table[mask, l] = sum over bits k of mask of gains[models[start + k], l]."""
+    n_classes = gains.shape[1]
+    for label in range(n_classes):
+        table[0, label] = 0.0
+    for k in range(stop - start):
+        half = 1 << k
+        for mask in range(half):
+            for label in range(n_classes):
+                table[half + mask, label] = table[mask, label] + gains[models[start + k], label]
+
+
+@njit(cache=True, nogil=True)
+def pick_group(words: NDArray[np.uint64], row: int, group: int) -> int:
+    """Bits of pattern ``row`` at the models GROUP * group and on, as an index (GROUP divides 64)."""
+    first = group * GROUP
+    return np.int64((words[row, first >> 6] >> np.uint64(first & 63)) & np.uint64((1 << GROUP) - 1))
+
+
+@njit(cache=True, nogil=True)
+def tabulate_groups(
+    gains: NDArray[np.float64], votes: NDArray[np.int64], target: int, tables: NDArray[np.float64]
+) -> None:
+    """tables[g, mask, l]: sum of the gains of the models in mask of group g that say the target."""
+    n_models, n_classes = gains.shape
+    for g in range(tables.shape[0]):
+        tables[g, 0] = 0.0
+        for k in range(GROUP):
+            i, half = g * GROUP + k, 1 << k
+            for mask in range(half):
+                for label in range(n_classes):
+                    gain = gains[i, label] if i < n_models and votes[i] == target else 0.0
+                    tables[g, half + mask, label] = tables[g, mask, label] + gain
+
+
+@njit(cache=True, nogil=True)
+def log_gain(base: float, success_rate: float) -> float:
+    """log(S / C + 1 - S) for log C = base."""
+    if base < -700.0 and success_rate > 0.0:
+        return float(np.log(success_rate) - base)
+    return float(np.log(success_rate * np.exp(-base) + (1.0 - success_rate)))
+
+
+@njit(cache=True, nogil=True)
+def bit_count(value: int) -> int:
+    """Count the ones of a word of 64 bits (the classic parallel sum)."""
+    v = np.uint64(value)
+    v -= (v >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    v = (v & np.uint64(0x3333333333333333)) + ((v >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    v = (v + (v >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((v * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@njit(cache=True, nogil=True)
+def sum_posterior(
+    votes: NDArray[np.int64],
+    base: NDArray[np.float64],
+    words: NDArray[np.uint64],
+    hits: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    success_rate: float,
+    failure: float,
+    label_mass: NDArray[np.float64],
+    target_mass: NDArray[np.float64],
+    clean_mass: NDArray[np.float64],
+    pattern_mass: NDArray[np.float64],
+    scales: NDArray[np.float64],
+) -> None:
+    """Sum p(x, y, t, l) over patterns for each vote vector.
+
+    The three attack outputs of a row are relative to ``exp(scales[u, 0])``, the clean one to ``exp(scales[u, 1])``: they
+    keep their precision even where one of the two hypotheses is impossible beside the other.
+
+    Parameters
+    ----------
+    votes : shape (U, m)
+    base : shape (U, m, c)
+        Log-likelihood of a clean vote.
+    words, hits, weights : shapes (P, W), (P,), (P,)
+        Patterns, their weight in models, their prior.
+    success_rate, failure : float
+        S and z, the logarithm of 1 - S (a large negative number for S = 1).
+    label_mass, target_mass, clean_mass : shape (U, c)
+        Outputs: sums over (x, t), over (x, l), and the clean product of each label.
+    pattern_mass : shape (U, P), or (0, 0) when not wanted
+        Output: sums over (t, l).
+    scales : shape (U, 2)
+        Output: log scales of the attack and the clean masses.
+    """
+    n_inputs, n_models, n_classes = base.shape
+    n_patterns = words.shape[0]
+    want_patterns = pattern_mass.shape[0] > 0
+    n_groups = (n_models + GROUP - 1) // GROUP
+    tables = np.empty((n_groups, 1 << GROUP, n_classes))
+    size = 1 << GROUP
+    direct, fewest, used = np.empty(size), np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+    by_mask, exponent = np.empty(size), np.empty(n_classes)
+    index = np.empty(n_patterns, dtype=np.int64)
+    failed = np.empty(n_patterns, dtype=np.int64)
+    shrink = np.exp(failure * np.arange(n_models + 1))
+    gains = np.empty((n_models, n_classes))
+    models = np.empty(n_models, dtype=np.int64)
+    said = np.empty(words.shape[1], dtype=np.uint64)
+    total = np.empty(n_classes)
+    voters = np.empty(n_classes, dtype=np.int64)
+    scale = np.empty(n_classes + 1)
+    label_part = np.empty((n_classes + 1, n_classes))
+    pattern_part = np.zeros((n_classes + 1, n_patterns if want_patterns else 0))
+
+    for u in range(n_inputs):
+        # 1. Clean log-likelihoods and the gain of a model that says the target and is hit.
+        total[:] = 0.0
+        voters[:] = 0
+        for i in range(n_models):
+            voters[votes[u, i]] += 1
+            for label in range(n_classes):
+                total[label] += base[u, i, label]
+                gains[i, label] = log_gain(base[u, i, label], success_rate)
+        unvoted = 0
+        for t in range(n_classes):
+            if voters[t] == 0:
+                unvoted += 1
+
+        # 2. One target at a time; slot c stands for all targets nobody voted for, which are alike.
+        top = -np.inf
+        for t in range(n_classes + 1):
+            scale[t] = -np.inf
+            if (t < n_classes and voters[t] == 0) or (t == n_classes and unvoted == 0):
+                continue
+            n_said = 0
+            if t < n_classes:
+                for i in range(n_models):
+                    if votes[u, i] == t:
+                        models[n_said] = i
+                        n_said += 1
+            label_part[t] = 0.0
+            if n_said <= GROUP:
+                # 2a. Few voters: gather the patterns by s & V first. Failures are counted from the fewest of a mask,
+                #     so that nothing underflows when every explanation has failed hits.
+                n_used = 0
+                tabulate_subsets(gains, models, 0, n_said, tables[0])
+                for mask in range(1 << n_said):
+                    fewest[mask] = -1
+                for p in range(n_patterns):
+                    mask = extract_bits(words, p, models, 0, n_said)
+                    index[p] = mask
+                    failed[p] = hits[p] - bit_count(mask)
+                    if fewest[mask] < 0:
+                        used[n_used] = mask
+                        n_used += 1
+                        fewest[mask] = failed[p]
+                        direct[mask] = 0.0
+                    elif failed[p] < fewest[mask]:
+                        fewest[mask] = failed[p]
+                for p in range(n_patterns):
+                    direct[index[p]] += weights[p] * shrink[failed[p] - fewest[index[p]]]
+                best = -np.inf
+                for k in range(n_used):
+                    mask = used[k]
+                    for label in range(n_classes):
+                        best = max(best, total[label] + tables[0, mask, label] + failure * fewest[mask])
+                for k in range(n_used):
+                    mask = used[k]
+                    by_mask[mask] = 0.0
+                    for label in range(n_classes):
+                        value = np.exp(total[label] + tables[0, mask, label] + failure * fewest[mask] - best)
+                        by_mask[mask] += value
+                        label_part[t, label] += value * direct[mask]
+                if want_patterns:
+                    for p in range(n_patterns):
+                        pattern_part[t, p] = weights[p] * by_mask[index[p]] * shrink[failed[p] - fewest[index[p]]]
+            else:
+                # 2b. Many voters: one sum per pattern; the largest exponent first, then the exponentials.
+                tabulate_groups(gains, votes[u], t, tables)
+                said[:] = 0
+                for k in range(n_said):
+                    said[models[k] >> 6] |= np.uint64(1) << np.uint64(models[k] & 63)
+                best = -np.inf
+                for sweep in range(2):
+                    for p in range(n_patterns):
+                        for label in range(n_classes):
+                            exponent[label] = total[label]
+                        hit_voters = 0
+                        for w in range(said.size):
+                            hit_voters += bit_count(words[p, w] & said[w])
+                        for g in range(n_groups):
+                            mask = pick_group(words, p, g)
+                            for label in range(n_classes):
+                                exponent[label] += tables[g, mask, label]
+                        lost = failure * (hits[p] - hit_voters)
+                        if sweep == 0:
+                            for label in range(n_classes):
+                                best = max(best, exponent[label] + lost)
+                        else:
+                            mass = 0.0
+                            for label in range(n_classes):
+                                # Below e^-80 of the largest a term cannot move any sum at double precision.
+                                if exponent[label] + lost - best > -80.0:
+                                    value = weights[p] * np.exp(exponent[label] + lost - best)
+                                    mass += value
+                                    label_part[t, label] += value
+                            if want_patterns:
+                                pattern_part[t, p] = mass
+            scale[t] = best
+            top = max(top, best)
+
+        # 3. All targets on one scale.
+        scales[u, 0] = top
+        scales[u, 1] = total.max()
+        for label in range(n_classes):
+            clean_mass[u, label] = np.exp(total[label] - scales[u, 1])
+            label_mass[u, label] = 0.0
+        if want_patterns:
+            pattern_mass[u, :] = 0.0
+        alike = 0.0
+        for t in range(n_classes + 1):
+            if scale[t] == -np.inf:
+                if t < n_classes:
+                    target_mass[u, t] = 0.0
+                continue
+            factor = np.exp(scale[t] - top) * (unvoted if t == n_classes else 1)
+            mass = 0.0
+            for label in range(n_classes):
+                mass += label_part[t, label] * factor
+                label_mass[u, label] += label_part[t, label] * factor
+            if want_patterns:
+                for p in range(n_patterns):
+                    pattern_mass[u, p] += pattern_part[t, p] * factor
+            if t < n_classes:
+                target_mass[u, t] = mass
+            else:
+                alike = mass / unvoted
+        for t in range(n_classes):
+            if voters[t] == 0:
+                target_mass[u, t] = alike
+
+
+@njit(cache=True, nogil=True)
+def tabulate_joint(
+    votes: NDArray[np.int64],
+    base: NDArray[np.float64],
+    words: NDArray[np.uint64],
+    success_rate: float,
+    failure: float,
+    joint: NDArray[np.float64],
+) -> None:
+    """joint[u, p, t] = log of the sum over labels of Pr(y | pattern p, target t, label l); shapes as in `sum_posterior`."""
+    n_inputs, n_models, n_classes = base.shape
+    tables = np.empty(((n_models + GROUP - 1) // GROUP, 1 << GROUP, n_classes))
+    said = np.empty(words.shape[1], dtype=np.uint64)
+    gains = np.empty((n_models, n_classes))
+    total, exponent = np.empty(n_classes), np.empty(n_classes)
+    for u in range(n_inputs):
+        total[:] = 0.0
+        for i in range(n_models):
+            for label in range(n_classes):
+                total[label] += base[u, i, label]
+                gains[i, label] = log_gain(base[u, i, label], success_rate)
+        for t in range(n_classes):
+            said[:] = 0
+            for i in range(n_models):
+                if votes[u, i] == t:
+                    said[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+            tabulate_groups(gains, votes[u], t, tables)
+            for p in range(words.shape[0]):
+                exponent[:] = total
+                failed = 0
+                for w in range(said.size):
+                    failed += bit_count(words[p, w] & ~said[w])
+                for g in range(tables.shape[0]):
+                    mask = pick_group(words, p, g)
+                    for label in range(n_classes):
+                        exponent[label] += tables[g, mask, label]
+                best = exponent.max()
+                mass = 0.0
+                for label in range(n_classes):
+                    mass += np.exp(exponent[label] - best)
+                joint[u, p, t] = best + np.log(mass) + failure * failed
+
+
+@njit(cache=True, nogil=True)
+def sum_labels(
+    votes: NDArray[np.int64],
+    base: NDArray[np.float64],
+    words: NDArray[np.uint64],
+    success_rate: float,
+    share: NDArray[np.float64],
+    by_label: NDArray[np.float64],
+) -> None:
+    """by_label[u, l] += sum over (p, t) of share[u, p, t] * Pr(l | y, p, t); shapes as in `tabulate_joint`."""
+    n_inputs, n_models, n_classes = base.shape
+    exponent = np.empty(n_classes)
+    for u in range(n_inputs):
+        for p in range(words.shape[0]):
+            for t in range(n_classes):
+                if share[u, p, t] < 1e-16:
+                    continue
+                exponent[:] = 0.0
+                for i in range(n_models):
+                    hit = (words[p, i >> 6] >> np.uint64(i & 63)) & np.uint64(1) and votes[u, i] == t
+                    for label in range(n_classes):
+                        exponent[label] += base[u, i, label]
+                        if hit:
+                            exponent[label] += log_gain(base[u, i, label], success_rate)
+                exponent = np.exp(exponent - exponent.max())
+                by_label[u] += share[u, p, t] * exponent / exponent.sum()

@@ -1,0 +1,65 @@
+"""Score files of DPA and Finite Aggregation: ``{'labels': (N,), 'scores': (N, m, c)}`` saved by torch.
+
+Both projects write ``torch.save({'labels': labels, 'scores': predictions}, 'evaluations/NAME.pth')`` with one row of c
+outputs per input and base model, and take the largest output (the first one on a tie) as the vote. Note that both list
+the checkpoints with ``os.listdir``: the order of the m models in a file is the order of that folder, not of the
+partitions. A certificate that depends on which model saw which partition needs the order restored.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError
+from codeward._files import write_atomic
+from codeward.decoding._models import check_labels, check_votes
+from codeward.decoding._votes import VoteSet
+
+
+def load_scores(path: str | os.PathLike[str]) -> VoteSet:
+    """Read a score file (torch is imported here, with ``weights_only``: no code is unpickled).
+
+    ``scores`` of shape (N, m, c) are outputs or one-hot votes, the vote being the largest (ties to the smaller class); of
+    shape (N, m) they are the votes themselves.
+    """
+    import torch
+
+    try:
+        stored = torch.load(Path(path), map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
+    except Exception as error:  # torch raises several kinds for files it refuses to read
+        raise InputError(f"{path}: not a score file that can be read without running code") from error
+    if not isinstance(stored, dict) or not {"labels", "scores"} <= stored.keys():
+        raise InputError(f"{path}: expected a dictionary with 'labels' and 'scores'")
+    scores, labels = (np.asarray(torch.as_tensor(stored[name]).numpy()) for name in ("scores", "labels"))
+    if scores.ndim == 2:
+        votes = check_votes(scores)
+        return VoteSet(votes, check_labels(labels, votes.shape[0]))
+    if scores.ndim != 3 or scores.shape[2] == 0:
+        raise InputError(f"{path}: scores: expected shape (inputs, models, classes), got {scores.shape}")
+    if np.isnan(scores).any():
+        raise InputError(f"{path}: scores hold NaN")
+    votes = scores.argmax(axis=2).astype(np.int64)
+    return VoteSet(votes, check_labels(labels, votes.shape[0], scores.shape[2]), None, scores)
+
+
+def save_scores(
+    path: str | os.PathLike[str],
+    votes: ArrayLike,
+    labels: ArrayLike,
+    n_classes: int,
+    scores: NDArray[np.floating] | None = None,
+) -> None:
+    """Write a score file their scripts read, atomically: the scores, or one-hot votes of shape (N, m, c) without them."""
+    import torch
+
+    checked = check_votes(votes, n_classes=n_classes)
+    truth = check_labels(labels, checked.shape[0], n_classes)
+    outputs = np.eye(n_classes, dtype=np.float32)[checked] if scores is None else np.asarray(scores, dtype=np.float32)
+    if outputs.shape != (*checked.shape, n_classes):
+        raise InputError(f"scores: expected shape {(*checked.shape, n_classes)}, got {outputs.shape}")
+    content = {"labels": torch.from_numpy(truth.astype(np.int32)), "scores": torch.from_numpy(outputs)}
+    write_atomic(path, lambda out: torch.save(content, out))

@@ -1,0 +1,123 @@
+"""Attacker sets gathered by hit pattern, with their prior: what the posterior is summed over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.codes._patterns import pack_words, sort_rows, unpack_words
+
+
+@dataclass(frozen=True)
+class AttackerSets:
+    r"""Distinct hit patterns of positive prior, ordered by their most probable attacker set.
+
+    Attributes
+    ----------
+    words : ndarray of uint64, shape (P, W)
+        The patterns as bit sets, as in `PatternTable`.
+    n_models : int
+    weights : ndarray of float64, shape (P,)
+        Prior of a pattern: the sum of :math:`Q(|x|) / \binom{n}{|x|}` over its attacker sets x.
+    best_weights : ndarray of float64, shape (P,)
+        Prior of the most probable one of them.
+    best_sets : tuple of tuple of int, length P
+        That set; on a tie the fewest users, then the lowest indices. The rows are in this order too.
+    members : csr_array of float64, shape (P, n)
+        ``members[p, j]``: probability that user j attacks, given pattern p.
+    """
+
+    words: NDArray[np.uint64]
+    n_models: int
+    weights: NDArray[np.float64]
+    best_weights: NDArray[np.float64]
+    best_sets: tuple[tuple[int, ...], ...]
+    members: csr_array
+
+    @property
+    def bits(self) -> NDArray[np.bool_]:
+        """The patterns as booleans, shape (P, m)."""
+        return unpack_words(self.words, self.n_models)
+
+    @property
+    def hits(self) -> NDArray[np.int64]:
+        """Number of hit models of each pattern, shape (P,)."""
+        return np.bitwise_count(self.words).sum(axis=1).astype(np.int64)
+
+
+def check_prior(attackers_prior: Sequence[float]) -> NDArray[np.float64]:
+    """Validate Q(0..k): not negative, sums to 1."""
+    prior = np.asarray(attackers_prior, dtype=np.float64)
+    if prior.ndim != 1 or prior.size == 0 or not np.isfinite(prior).all() or (prior < 0).any():
+        raise InputError("attackers_prior: expected the probabilities of 0, 1, 2, ... attackers, none negative or NaN")
+    if abs(prior.sum() - 1) > 1e-6:
+        raise InputError(f"attackers_prior: the probabilities sum to {prior.sum():.6g}, not 1")
+    return prior
+
+
+def gather_attacker_sets(code: Code, prior: NDArray[np.float64]) -> AttackerSets:
+    """Enumerate the attacker sets of positive prior and gather them by pattern.
+
+    Parameters
+    ----------
+    code : Code
+    prior : ndarray, shape (k + 1,)
+        Q(0..k); sizes past ``code.n_users`` have no sets and add nothing, as in the printed formula.
+    """
+    # 1. All sets of positive prior, by size, then lexicographic, with the OR of their columns.
+    columns = pack_words(code.matrix.T)
+    sizes = [j for j in range(prior.size) if prior[j] > 0 and j <= code.n_users]
+    if not sizes:
+        raise InputError("attackers_prior: no attacker set has a positive probability with this many users")
+    sets, sums, weights = [], [], []
+    for j in sizes:
+        chosen = list_subsets(code.n_users, j)
+        sets.append(np.pad(chosen, ((0, 0), (0, sizes[-1] - j)), constant_values=-1))
+        sums.append(
+            np.bitwise_or.reduce(columns[chosen], axis=1) if j else np.zeros((1, columns.shape[1]), dtype=np.uint64)
+        )
+        weights.append(np.full(chosen.shape[0], prior[j] / comb(code.n_users, j)))
+    users, words, weight = np.concatenate(sets), np.concatenate(sums), np.concatenate(weights)
+
+    # 2. Equal patterns side by side (stable: in enumeration order inside a group).
+    order = sort_rows(words)
+    ordered = words[order]
+    new = np.ones(order.size, dtype=bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    group = np.empty(order.size, dtype=np.int64)
+    group[order] = np.cumsum(new) - 1
+
+    # 3. The most probable set of each group, the first one enumerated on a tie; rows in the order of these sets.
+    ranking = np.lexsort((np.arange(order.size), -weight, group))
+    heads = ranking[np.flatnonzero(np.diff(group[ranking], prepend=-1))]
+    row_order = np.argsort(heads, kind="stable")
+    row_of_group = np.empty(heads.size, dtype=np.int64)
+    row_of_group[row_order] = np.arange(heads.size)
+    best, row = heads[row_order], row_of_group[group]
+
+    # 4. Pr(j in x | pattern) = sum of the priors of its sets with user j / prior of the pattern.
+    total = np.bincount(row, weights=weight, minlength=best.size)
+    place, slot = np.nonzero(users >= 0)
+    members = csr_array(
+        ((weight / total[row])[place], (row[place], users[place, slot])), shape=(best.size, code.n_users)
+    )
+    members.sum_duplicates()
+    best_sets = tuple(tuple(u for u in found if u >= 0) for found in users[best].tolist())
+    return AttackerSets(words[best], code.n_models, total, weight[best], best_sets, members)
+
+
+def list_subsets(n_users: int, size: int) -> NDArray[np.int64]:
+    """All subsets of ``size`` of ``n_users`` users in lexicographic order, shape (comb, size)."""
+    subsets = np.zeros((1, 0), dtype=np.int64)
+    for _ in range(size):
+        last = subsets[:, -1] if subsets.shape[1] else np.array([-1])
+        children = n_users - 1 - last
+        parent = np.repeat(np.arange(subsets.shape[0]), children)
+        offset = np.arange(parent.size) - np.repeat(np.cumsum(children) - children, children)
+        subsets = np.column_stack([subsets[parent], np.repeat(last, children) + 1 + offset])
+    return subsets

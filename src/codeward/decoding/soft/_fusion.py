@@ -1,0 +1,140 @@
+"""Summing over explanations: hit patterns, targets, trigger families and labels."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError, TooLargeError
+from codeward.codes import Code, count_attacker_sets
+from codeward.decoding._bayes import EXACT_SETS
+from codeward.decoding._sets import AttackerSets, check_prior, gather_attacker_sets
+from codeward.decoding.soft._calibration import log_softmax
+from codeward.decoding.soft._evidence import Evidence
+from codeward.decoding.soft._kernels import tabulate
+from codeward.decoding.soft._parameters import Fusion
+
+#: Floats a chunk of work may hold.
+CHUNK = 4_000_000
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """Hit patterns that leave at least one clean model, with their prior given an attack.
+
+    Attributes
+    ----------
+    sets : AttackerSets
+        All patterns of 1..k attackers.
+    rows : ndarray of int64, shape (P,)
+        Those kept: nothing can be recovered where every model is hit.
+    patterns : ndarray of bool, shape (P, m)
+    log_weights : ndarray of float64, shape (P,)
+        Log prior, summing to 1 over the kept ones.
+    groups : ndarray of int64, shape (P,)
+        Patterns with equally many hit models share a group, 0..J-1 by that number.
+    """
+
+    sets: AttackerSets
+    rows: NDArray[np.int64]
+    patterns: NDArray[np.bool_]
+    log_weights: NDArray[np.float64]
+    groups: NDArray[np.int64]
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups J."""
+        return int(self.groups.max()) + 1
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Log masses of N inputs.
+
+    Attributes
+    ----------
+    attacked, clean : ndarray, shape (N, c)
+        By label, under an attack and under none.
+    table : ndarray, shape (N, P, c)
+        By pattern and target, under an attack.
+    """
+
+    attacked: NDArray[np.float64]
+    clean: NDArray[np.float64]
+    table: NDArray[np.float64]
+
+    @property
+    def gap(self) -> NDArray[np.float64]:
+        """Log odds of an attack before the threshold, shape (N,)."""
+        return log_sum(self.attacked) - log_sum(self.clean)
+
+
+def list_explanations(code: Code, attackers_prior: NDArray[np.float64]) -> Explanations:
+    """Gather the hit patterns of 1..k attackers that leave a clean model.
+
+    Parameters
+    ----------
+    code : Code
+    attackers_prior : ndarray, shape (k + 1,)
+        Q(0..k) as in `BayesDecoder`; Q(0) is dropped: nobody attacking is the other hypothesis.
+    """
+    prior = check_prior(attackers_prior).copy()
+    prior[0] = 0.0
+    if prior.sum() <= 0:
+        raise InputError("attackers_prior: at least one positive number of attackers needs a positive probability")
+    n_sets = count_attacker_sets(code.n_users, prior.size - 1)
+    if n_sets > EXACT_SETS:
+        raise TooLargeError(
+            f"{n_sets:,} attacker sets are over the score decoder's limit of {EXACT_SETS:,}; "
+            "shorten attackers_prior or use BayesDecoder"
+        )
+    sets = gather_attacker_sets(code, prior / prior.sum())
+    rows = np.flatnonzero(sets.hits < code.n_models)
+    if rows.size == 0:
+        raise InputError("every attacker of this code hits all models: there is no clean model to recover a label from")
+    weights = sets.weights[rows] / sets.weights[rows].sum()
+    _, groups = np.unique(sets.hits[rows], return_inverse=True)
+    return Explanations(sets, rows, sets.bits[rows], np.log(weights), groups.astype(np.int64))
+
+
+def weigh_labels(log_posteriors: NDArray[np.float64], fusion: Fusion) -> NDArray[np.float64]:
+    r"""Clean evidence :math:`c_i(l) = \log((1-\epsilon)\,\mathrm{softmax}(T g_i)_l + \epsilon/c) + \log c`, (N, m, c)."""
+    n_classes = log_posteriors.shape[2]
+    sharpened = np.exp(log_softmax(fusion.temperature * log_posteriors))
+    return np.asarray(np.log((1 - fusion.leak) * sharpened + fusion.leak / n_classes) + np.log(n_classes))
+
+
+def sum_explanations(
+    evidence: Evidence, explanations: Explanations, fusion: Fusion, every_target: bool = False
+) -> Sums:
+    """Log masses of every input; see `Sums`. Targets no model votes for are left out unless asked for."""
+    n_inputs, n_models, n_classes = evidence.log_posteriors.shape
+    clean = weigh_labels(evidence.log_posteriors, fusion)
+    by_label = np.empty((n_inputs, n_classes))
+    table = np.empty((n_inputs, explanations.rows.size, n_classes))
+    heads = explanations.log_weights + fusion.offsets[explanations.groups] - np.log(n_classes)
+    with np.errstate(divide="ignore"):
+        heads = heads[:, None] + np.log(fusion.family_weights)
+    tabulate(
+        clean,
+        evidence.votes,
+        evidence.knots,
+        evidence.fractions,
+        explanations.patterns,
+        explanations.groups,
+        heads,
+        fusion.clean_discounts,
+        fusion.hit_discounts,
+        fusion.hit_evidence,
+        fusion.success_rates,
+        every_target,
+        by_label,
+        table,
+    )
+    return Sums(by_label, fusion.clean_discounts[0] * clean.sum(axis=1), table)
+
+
+def log_sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log of the sum of exponentials over the last axis."""
+    top = values.max(axis=-1)
+    return np.asarray(top + np.log(np.exp(values - top[..., None]).sum(axis=-1)))

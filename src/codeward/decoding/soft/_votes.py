@@ -1,0 +1,157 @@
+"""The discounted decoder on hard votes: the fallback where scores are missing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.decoding._decoded import Decoded, distinct_rows
+from codeward.decoding._models import ConfusionModel, check_labels, check_votes, estimate_confusion
+from codeward.decoding.soft._calibration import N_FOLDS
+from codeward.decoding.soft._evidence import VOTE_LAYOUT, Evidence, weigh_votes
+from codeward.decoding.soft._fitting import TrainingSet, fit_fusion
+from codeward.decoding.soft._fusion import list_explanations, sum_explanations
+from codeward.decoding.soft._simulation import draw_attacks, overwrite_votes
+from codeward.decoding.soft._verdicts import choose_threshold, give_verdicts, measure_gaps, split_chunks
+
+#: Fewest validation inputs a fit accepts.
+LEAST_INPUTS = 30
+
+
+class DiscountedDecoder:
+    r"""Bayes decoder on hard votes whose evidence is discounted for correlated errors.
+
+    The paper multiplies the models' likelihoods as if their errors were independent (DESIGN.md, Decoder); they share
+    hard images, so it sees attacks where there are none. Here the evidence of the clean models and of the hit models
+    carries an exponent for each number of hit models, fitted on simulated attacks on validation votes; see
+    `SoftDecoder` for the formula, of which this is the case where a score says no more than which class is largest.
+
+    Threat model: *deterministic*. Nothing is proved about its answers; `codeward.certify` proves things about
+    plurality, consensus and Bayes decoders.
+
+    Parameters
+    ----------
+    code : Code
+    n_classes : int
+    attackers_prior : sequence of float
+        Q(0), Q(1), ..., Q(k) as in `BayesDecoder`; only the sizes 1..k are used, relative to each other.
+    false_alarm_rate : float
+        Share of clean inputs that may be flagged; kept with 95% confidence on inputs like the validation ones.
+    n_simulated : int
+        Simulated attacks to fit on; half as many clean inputs are added.
+    random_state : int
+
+    Attributes
+    ----------
+    confusion_ : ndarray, shape (m, c, c)
+    fusion_ : Fusion
+    threshold_ : float
+        Log odds above which an input is flagged.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        n_classes: int,
+        attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
+        false_alarm_rate: float = 0.05,
+        n_simulated: int = 1600,
+        random_state: int = 0,
+    ) -> None:
+        self.code = code
+        self.n_classes = n_classes
+        self.attackers_prior = attackers_prior
+        self.false_alarm_rate = false_alarm_rate
+        self.n_simulated = n_simulated
+        self.random_state = random_state
+
+    def fit(self, votes: ArrayLike, labels: ArrayLike) -> "DiscountedDecoder":
+        """Fit on clean validation votes (N, m) and labels (N,)."""
+        checked = check_votes(votes, self.code.n_models, self.n_classes)
+        truth = check_labels(labels, checked.shape[0], self.n_classes)
+        check_rate(self.false_alarm_rate, checked.shape[0])
+        generator = np.random.default_rng(self.random_state)
+        self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
+
+        # 1. Confusion matrices of each fold from the others, so that no input is judged by itself.
+        folds = generator.permutation(np.arange(truth.size) % N_FOLDS)
+        held_out = [
+            estimate_confusion(checked[folds != fold], truth[folds != fold], self.n_classes) for fold in range(N_FOLDS)
+        ]
+        self.confusion_ = estimate_confusion(checked, truth, self.n_classes)
+
+        def weigh(made: NDArray[np.int64], rows: NDArray[np.int64]) -> Evidence:
+            likelihoods = np.empty((*made.shape, self.n_classes))
+            for fold, confusion in enumerate(held_out):
+                here = folds[rows] == fold
+                likelihoods[here] = ConfusionModel(confusion).log_likelihood(made[here])
+            return weigh_votes(likelihoods, made)
+
+        # 2. Clean and attacked inputs.
+        rows, clean = draw_rows(truth.size, self.n_simulated, generator)
+        prior = np.exp(self.explanations_.log_weights)
+        attacks = draw_attacks(truth, rows, self.explanations_.patterns, prior, self.n_classes, ("sure",), generator)
+        made = np.concatenate([checked[clean], overwrite_votes(checked, attacks)])
+        both = np.concatenate([clean, rows])
+        nobody = np.full(clean.size, -1)
+        training = TrainingSet(
+            weigh(made, both),
+            truth[both],
+            np.concatenate([nobody, attacks.patterns]),
+            np.concatenate([nobody, attacks.targets]),
+        )
+
+        # 3. Fit, and set the alarm on all clean inputs.
+        self.fusion_ = fit_fusion(training, self.explanations_, VOTE_LAYOUT, 1)
+        gaps = measure_gaps(weigh(checked, np.arange(truth.size)), self.explanations_, self.fusion_)
+        self.threshold_ = choose_threshold(gaps, self.false_alarm_rate)
+        return self
+
+    def decode(self, votes: ArrayLike) -> Decoded:
+        """Verdicts on votes of shape (N, m); an input is flagged where ``attack_probability`` is above 0.5."""
+        evidence, inverse = self._weigh(votes)
+        return give_verdicts(evidence, self.explanations_, self.fusion_, self.threshold_).take(inverse)
+
+    def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
+        """Labels of votes of shape (N, m), shape (N,)."""
+        return self.decode(votes).labels
+
+    def log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
+        """Discounted log evidence of (pattern, target), shape (N, P, c): to add up over inputs.
+
+        Row p is pattern ``explanations_.patterns[p]``; see `SoftDecoder.log_likelihood`.
+        """
+        evidence, inverse = self._weigh(votes)
+        tables = [
+            sum_explanations(evidence.take(rows), self.explanations_, self.fusion_, every_target=True).table
+            for rows in split_chunks(len(evidence), self.explanations_, self.n_classes)
+        ]
+        return (np.concatenate(tables) - self.explanations_.log_weights[:, None])[inverse]
+
+    def _weigh(self, votes: ArrayLike) -> tuple[Evidence, NDArray[np.int64]]:
+        if not hasattr(self, "fusion_"):
+            raise InputError("the decoder is not fitted: call fit with clean validation votes and labels first")
+        checked = check_votes(votes, self.code.n_models, self.n_classes)
+        distinct, inverse = distinct_rows(checked, self.n_classes)
+        return weigh_votes(ConfusionModel(self.confusion_).log_likelihood(distinct), distinct), inverse
+
+
+def draw_rows(
+    n_inputs: int, n_simulated: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Inputs to attack (each about equally often) and clean ones to keep (each at most once), half as many."""
+    if n_simulated < 2:
+        raise InputError(f"n_simulated must be at least 2, got {n_simulated}")
+    attacked = generator.permutation(np.arange(n_simulated) % n_inputs)
+    clean = generator.permutation(n_inputs)[: max(1, n_simulated // 2)]
+    return attacked.astype(np.int64), clean.astype(np.int64)
+
+
+def check_rate(false_alarm_rate: float, n_inputs: int) -> None:
+    """Refuse rates outside 0..1 and too few validation inputs."""
+    if not 0 < false_alarm_rate < 1:
+        raise InputError(f"false_alarm_rate must be between 0 and 1, got {false_alarm_rate}")
+    if n_inputs < LEAST_INPUTS:
+        raise InputError(f"{n_inputs} validation inputs are too few to fit a decoder; give at least {LEAST_INPUTS}")

@@ -1,0 +1,188 @@
+"""Run configurations: what a YAML file may say, checked before anything starts."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from codeward._errors import InputError
+
+
+class _Section(BaseModel):
+    """Unknown keys are mistakes, and a configuration does not change once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SplitSection(_Section):
+    """How training data are dealt to users."""
+
+    kind: Literal["iid", "dirichlet", "groups"] = "iid"
+    alpha: float | None = Field(None, gt=0, description="Dirichlet concentration; the paper uses 10, 1 and 0.1.")
+
+    @model_validator(mode="after")
+    def _alpha_goes_with_dirichlet(self) -> "SplitSection":
+        if (self.kind == "dirichlet") != (self.alpha is not None):
+            raise ValueError("alpha goes with kind: dirichlet, and dirichlet needs it")
+        return self
+
+
+class CodeSection(_Section):
+    """Where the code comes from: a file, one of the paper's by name, or the designer."""
+
+    file: Path | None = None
+    name: str | None = None
+    attackers: int = Field(3, ge=1, description="Designer: k.")
+    utilization: float | None = Field(
+        None, gt=0, lt=1, description="Designer: least share of users a model learns from."
+    )
+    row_weight: int | None = Field(None, ge=1)
+    guarantee: Literal["detect", "correct", "correct-arbitrary", "track"] = "correct"
+    margin: int = Field(1, ge=1)
+    max_models: int | None = Field(None, ge=1)
+    time_limit: float = Field(10.0, gt=0)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "CodeSection":
+        if self.file is not None and self.name is not None:
+            raise ValueError("give file or name, not both")
+        if self.utilization is not None and self.row_weight is not None:
+            raise ValueError("give utilization or row_weight, not both")
+        return self
+
+
+class AttackSection(_Section):
+    """Who attacks and how. Attackers of one repeat are nested: 1 within 2 within 3."""
+
+    attackers: tuple[int, ...] = Field((0, 1, 2, 3), min_length=1, description="Sizes of the colluding group to try.")
+    kind: Literal["patch", "blended", "split", "label-flip", "clean-label"] = "patch"
+    position: Literal["corner", "fixed-random", "per-image"] = "corner"
+    fraction: float | None = Field(
+        None, gt=0, le=1, description="Share of an attacker's data poisoned; data set's default."
+    )
+    groups: int = Field(1, ge=1, description="Independent groups of that size, each with its own trigger.")
+
+    @model_validator(mode="after")
+    def _sizes(self) -> "AttackSection":
+        if min(self.attackers) < 0 or len(set(self.attackers)) != len(self.attackers):
+            raise ValueError("attackers: distinct numbers, 0 or more")
+        return self
+
+
+class TrainingSection(_Section):
+    """Overrides of the data set's recipe (see `codeward.training.PRESETS`)."""
+
+    architecture: str | None = None
+    epochs: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, ge=1)
+    learning_rate: float | None = Field(None, gt=0)
+    weight_decay: float | None = Field(None, ge=0)
+    augmentation: Literal["none", "crop-flip"] | None = None
+    precision: Literal["auto", "float32", "bfloat16"] | None = None
+    engine: Literal["auto", "loop", "stacked", "lanes"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class DecoderSection(_Section):
+    """Assumptions of the Bayes decoder; the paper's by default."""
+
+    attack_rate: float = Field(0.5, ge=0, le=1)
+    success_rate: float = Field(0.99, ge=0, le=1)
+    max_attackers: int = Field(3, ge=0, description="Prior of the number of attackers: uniform on 0 .. this.")
+
+
+class RunConfig(_Section):
+    """One run of the main job: data, users, code, attack, training, decoding, all from one seed."""
+
+    dataset: str = "digits"
+    data_dir: Path | None = None
+    users: int = Field(12, ge=2)
+    split: SplitSection = SplitSection()
+    code: CodeSection = CodeSection()
+    attack: AttackSection = AttackSection()
+    training: TrainingSection = TrainingSection()
+    decoder: DecoderSection = DecoderSection()
+    seed: int = Field(0, ge=0)
+    repeats: int = Field(1, ge=1)
+    store: Path | None = Field(None, description="Model store to share between runs; the run folder's own by default.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "RunConfig":
+        most = max(self.attack.attackers) * self.attack.groups
+        if most > self.users:
+            raise ValueError(f"attack: {most} attackers among {self.users} users")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that decides the figures; where data and models are kept does not."""
+        content = self.model_dump(mode="json", exclude={"data_dir", "store"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def to_yaml(self) -> str:
+        """Return the resolved configuration as YAML that `load_config` reads back."""
+        text: str = yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        return text
+
+
+def load_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file (the defaults when there is none) and apply ``key=value`` overrides.
+
+    Parameters
+    ----------
+    path : path-like, optional
+    overrides : sequence of str
+        ``section.key=value``; the value is read as YAML, so ``attack.attackers=[0,1]`` works.
+
+    Raises
+    ------
+    InputError
+        Names every unknown key and impossible value, in one line.
+    """
+    content: Any = {}
+    if path is not None:
+        file = Path(path)
+        if not file.is_file():
+            raise InputError(f"{file}: no such configuration file")
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"{file}: not readable as YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{file}: expected keys and values, found a {type(content).__name__}")
+    for override in overrides:
+        _apply(content, override)
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        where = f"{path}: " if path else ""
+        problems = (f"{'.'.join(map(str, item['loc'])) or 'config'}: {_explain(item)}" for item in error.errors())
+        raise InputError(where + "; ".join(problems)) from error
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {override}: expected key=value, such as attack.kind=blended")
+    *sections, last = key.split(".")
+    place = content
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise InputError(f"--set {override}: {section} is not a section")
+    try:
+        place[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set {override}: the value is not readable as YAML") from error
+
+
+def _explain(item: Any) -> str:
+    if item["type"] == "extra_forbidden":
+        return "unknown key"
+    message: str = item["msg"]
+    return f"{message.removeprefix('Value error, ')} (got {item['input']!r})" if item["loc"] else message

@@ -1,0 +1,193 @@
+"""The main job: for every repeat and every number of attackers train, ask, decode, and write a record."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from codeward._errors import InputError
+from codeward._files import write_text_atomic
+from codeward.attacks import AttackGroup, draw_groups, poison_users, trigger_inputs
+from codeward.codes import Code
+from codeward.data import Samples
+from codeward.decoding import save_votes
+from codeward.experiments._config import RunConfig, load_config
+from codeward.experiments._measure import (
+    Answers,
+    make_decoder,
+    measure_labels,
+    measure_success,
+    measure_tracking,
+)
+from codeward.experiments._records import describe_machine, load_record, save_record
+from codeward.experiments._setting import Draw, Setting, find_code, load_pair, prepare_setting, stream
+from codeward.training import Ensemble, ModelStore, train_ensemble, vote
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a run keeps: ``config.yaml``, ``code.json``, and the folders ``records``, ``votes``, ``plots``, ``store``."""
+
+    path: Path
+
+    def record(self, repeat: int, n_attackers: int) -> Path:
+        """Return the file of one record."""
+        return self.path / "records" / f"repeat{repeat}-attackers{n_attackers}.json"
+
+    def votes(self, repeat: int, n_attackers: int, inputs: str) -> Path:
+        """Return the vote file of one record, for ``validation``, ``clean`` or ``triggered`` inputs."""
+        return self.path / "votes" / f"repeat{repeat}-attackers{n_attackers}-{inputs}.npz"
+
+    def open(self, config: RunConfig) -> Code:
+        """Make the folder, or check that it holds this very run; return its code.
+
+        The code is found once and kept, so that a resumed run goes on with the same one.
+        """
+        kept = self.path / "config.yaml"
+        if kept.exists() and load_config(kept).digest != config.digest:
+            raise InputError(f"{self.path}: holds another run (its config.yaml differs); choose another folder with -o")
+        if (self.path / "code.json").exists():
+            return Code.load(self.path / "code.json")
+        code = find_code(config)
+        code.save(self.path / "code.json")
+        write_text_atomic(kept, config.to_yaml())
+        return code
+
+
+def run_experiment(
+    config: RunConfig, folder: str | os.PathLike[str], progress: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Run every cell of a configuration, yielding its record; cells whose record is there are read, not run.
+
+    Interrupted at any moment, the same call goes on where it was: finished records stay, finished sub-models are in the
+    store.
+
+    Parameters
+    ----------
+    config : RunConfig
+    folder : path-like
+        The run folder; see `RunFolder`.
+    progress : bool
+        Show training progress on stderr.
+    """
+    place = RunFolder(Path(folder))
+    code = place.open(config)
+    pair = load_pair(config)
+    store = ModelStore(config.store or place.path / "store")
+    for repeat in range(config.repeats):
+        setting = prepare_setting(config, repeat, pair, code)
+        for n_attackers in config.attack.attackers:
+            file = place.record(repeat, n_attackers)
+            if not file.exists():
+                _run_cell(setting, n_attackers, store, place, progress)
+            yield load_record(file)
+
+
+def _run_cell(setting: Setting, n_attackers: int, store: ModelStore, place: RunFolder, progress: bool) -> None:
+    """Run one number of attackers of one repeat and write its vote files and its record (last)."""
+    config, code, repeat = setting.config, setting.code, setting.repeat
+    begin = time.perf_counter()
+
+    # 1. Poison: a function from data to data. The first n attackers of one drawn order, so that they are nested.
+    groups = draw_attack(setting, n_attackers)
+    users = poison_users(setting.users, groups, seed=[config.seed, repeat, int(Draw.POISON)])
+
+    # 2. Train, and ask every model about clean and triggered inputs.
+    ensemble = train_ensemble(
+        users,
+        code,
+        setting.training,
+        seed=_model_seed(setting),
+        store=store,
+        device=config.training.device,
+        engine=config.training.engine,
+        progress=progress,
+    )
+    validation = _ask(ensemble, setting.validation)
+    clean = _ask(ensemble, setting.evaluation)
+
+    # 3. Decode.
+    size = config.decoder.max_attackers + 1
+    decoder = make_decoder(
+        code,
+        validation,
+        setting.n_classes,
+        attack_rate=config.decoder.attack_rate,
+        success_rate=config.decoder.success_rate,
+        attackers_prior=(1 / size,) * size,
+    )
+    figures: dict[str, Any] = {"clean": measure_labels(decoder, clean, None)[0]}
+    confusion = decoder.confusion
+    for name, answers in (("validation", validation), ("clean", clean)):
+        _save(place.votes(repeat, n_attackers, name), answers, confusion)
+    figures["groups"] = []
+    for number, group in enumerate(groups):
+        triggered = _ask(ensemble, trigger_inputs(setting.evaluation, group))
+        counts, decoded = measure_labels(decoder, triggered, group.target)
+        figures["groups"].append(
+            {
+                "attackers": list(group.attackers),
+                "target": group.target,
+                "success": measure_success(code, group.attackers, group.target, triggered),
+                "triggered": counts,
+                "tracking": measure_tracking(decoded, group.attackers),
+            }
+        )
+        name = "triggered" if len(groups) == 1 else f"triggered{number}"
+        _save(place.votes(repeat, n_attackers, name), triggered, confusion)
+
+    save_record(
+        {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "repeat": repeat,
+            "n_attackers": n_attackers,
+            "seed": config.seed,
+            "config": config.model_dump(mode="json"),
+            "config_digest": config.digest,
+            "code_digest": code.digest,
+            "code": {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight},
+            **describe_machine(str(ensemble.device)),
+            "work": {"models": code.n_models, "trained": ensemble.trained, "reused": ensemble.reused},
+            "seconds": round(time.perf_counter() - begin, 3),
+            "figures": figures,
+        },
+        place.record(repeat, n_attackers),
+    )
+
+
+def draw_attack(setting: Setting, n_attackers: int) -> list[AttackGroup]:
+    """Draw the attacking groups of a cell; the same users, triggers and targets for every size, nested."""
+    if n_attackers == 0:
+        return []
+    attack = setting.config.attack
+    return draw_groups(
+        n_users=setting.config.users,
+        n_attackers=n_attackers,
+        n_groups=attack.groups,
+        image_shape=setting.evaluation.images.shape[1:],
+        n_classes=setting.n_classes,
+        kind=attack.kind,
+        position=attack.position,
+        fraction=attack.fraction,
+        rng=stream(setting.config, setting.repeat, Draw.ATTACKERS),
+    )
+
+
+def _model_seed(setting: Setting) -> int:
+    return setting.config.seed * 1_000_003 + setting.repeat
+
+
+def _ask(ensemble: Ensemble, samples: Samples) -> Answers:
+    scores = ensemble.scores(samples)
+    return Answers(scores, vote(scores), samples.labels)
+
+
+def _save(path: Path, answers: Answers, confusion: ArrayLike) -> None:
+    # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it.
+    save_votes(path, answers.votes, answers.labels, confusion, answers.scores.astype(np.float16))

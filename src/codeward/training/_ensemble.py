@@ -1,0 +1,122 @@
+"""The trained sub-models of a code and what they say about inputs."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward.data import Samples
+from codeward.training._architectures import Shape, build_network
+from codeward.training._jobs import Weights, count_workers, run_in_threads
+from codeward.training._resident import ResidentSamples
+from codeward.training._settings import TrainingSettings
+from codeward.training._store import ModelStore
+
+#: Images of one forward pass.
+_EVALUATION_BATCH = {"cpu": 250, "cuda": 2000}
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Sub-models in the order of the code's rows.
+
+    Attributes
+    ----------
+    keys : tuple of str
+        Content address of each model; equal keys are the same model.
+    trained, reused : int
+        How many distinct models this call trained and how many it found in the store.
+    settings : TrainingSettings
+    shape : tuple of int
+        Channels, height, width of the images.
+    device : torch.device
+        Where `scores` computes.
+    precision : str
+        ``float32`` or ``bfloat16``: arithmetic of `scores`.
+    """
+
+    keys: tuple[str, ...]
+    trained: int
+    reused: int
+    settings: TrainingSettings
+    shape: Shape
+    device: torch.device
+    precision: str
+    _weights: Mapping[str, Weights] = field(repr=False)
+    _store: ModelStore | None = field(repr=False)
+
+    @property
+    def n_models(self) -> int:
+        """Number of sub-models m."""
+        return len(self.keys)
+
+    def weights(self, model: int) -> Weights:
+        """Return the weights of a model as CPU tensors by name; read from the store when they are not in memory."""
+        key = self.keys[model]
+        if key in self._weights:
+            return self._weights[key]
+        loaded = self._store.load_weights(key) if self._store else None
+        if loaded is None:
+            raise InputError(f"model {model} (key {key[:12]}) is gone from the store or damaged; train again")
+        return loaded
+
+    def scores(self, samples: Samples) -> NDArray[np.float32]:
+        """Return log-probabilities (log-softmax of the logits), shape (N, m, c), float32.
+
+        Overlays of the samples are applied; augmentation is not. With a store, the scores of each model are kept under
+        its key and the digest of the samples and read from there the next time. A model whose training diverged gives
+        NaN; `vote` says how it counts.
+        """
+        digest = samples.digest()
+        found: dict[str, NDArray[np.float32]] = {}
+        for key in dict.fromkeys(self.keys):
+            kept = self._store.load_scores(key, digest) if self._store else None
+            if kept is not None:
+                found[key] = kept
+        missing = [i for i, key in enumerate(self.keys) if key not in found and self.keys.index(key) == i]
+        if missing:
+            resident = ResidentSamples([samples], self.settings, self.device)
+            tasks: list[Callable[[], None]] = [partial(self._score, i, resident, digest, found) for i in missing]
+            on_gpu = self.device.type != "cpu"
+            run_in_threads(tasks, threading.Event(), 1 if on_gpu else count_workers(len(tasks)))
+        if not self.keys:
+            return np.zeros((len(samples), 0, self.settings.n_classes), dtype=np.float32)
+        return np.stack([found[key] for key in self.keys], axis=1)
+
+    def votes(self, samples: Samples) -> NDArray[np.int64]:
+        """Return each model's label for each sample, shape (N, m); see `vote` for ties."""
+        return vote(self.scores(samples))
+
+    def _score(self, model: int, resident: ResidentSamples, digest: str, found: dict[str, NDArray[np.float32]]) -> None:
+        settings, device = self.settings, self.device
+        network = build_network(settings.architecture, self.shape, settings.n_classes, 0)
+        network.load_state_dict(self.weights(model))
+        network = network.to(device).eval()
+        if device.type == "cuda":
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        parts = []
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            everything = torch.arange(len(resident.labels), device=device)
+            for index in torch.split(everything, _EVALUATION_BATCH[device.type]):
+                images = resident.gather(index).permute(0, 3, 1, 2)
+                logits = network(images.contiguous() if device.type == "cpu" else images)
+                parts.append(torch.log_softmax(logits.float(), dim=1))
+        empty = torch.zeros(0, settings.n_classes)
+        scores: NDArray[np.float32] = torch.cat([part.cpu() for part in parts] or [empty]).numpy()
+        if self._store:
+            self._store.save_scores(self.keys[model], digest, scores)
+        found[self.keys[model]] = scores
+
+
+def vote(scores: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Turn scores (..., c) into votes (...): the highest score, ties to the smaller label.
+
+    NaN counts as the lowest score, so that a model that diverged (all NaN) says 0 rather than nothing.
+    """
+    votes: NDArray[np.int64] = np.where(np.isnan(scores), -np.inf, scores).argmax(axis=-1).astype(np.int64)
+    return votes

@@ -1,0 +1,125 @@
+"""What the engines share: the models to train, where their data are, and whom to tell."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from codeward._progress import Progress
+from codeward.training._architectures import Shape, build_network
+from codeward.training._plan import ModelPlan
+from codeward.training._resident import ResidentSamples
+from codeward.training._settings import TrainingSettings
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sub-model to train."""
+
+    plan: ModelPlan
+    key: str
+
+
+class Reporter:
+    """Counts model-epochs and images from any thread and passes them on to a progress bar."""
+
+    def __init__(self, progress: Progress, n_models: int) -> None:
+        self.progress, self.n_models = progress, n_models
+        self.models = self.images = 0
+        self.start = time.monotonic()
+        self.lock = threading.Lock()
+
+    def advance(self, epochs: int = 0, images: int = 0, models: int = 0) -> None:
+        """Add to the counts."""
+        with self.lock:
+            self.models += models
+            self.images += images
+            rate = self.images / max(time.monotonic() - self.start, 1e-9)
+            self.progress.advance(epochs, f"model-epochs, {self.models}/{self.n_models} models, {rate:,.0f} images/s")
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Everything an engine needs beside the jobs.
+
+    Attributes
+    ----------
+    finish : callable
+        Takes a job and its final weights (on the CPU) as soon as they are known: a run that is killed later keeps them.
+    stop : threading.Event
+        Set when the caller gives up; engines return at the next step.
+    """
+
+    settings: TrainingSettings
+    precision: str
+    shape: Shape
+    sizes: Sequence[int]
+    samples: ResidentSamples
+    reporter: Reporter
+    finish: Callable[[Job, Weights], None]
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def build(self, seed: int) -> nn.Module:
+        """Build the network with the initial weights of ``seed``."""
+        return build_network(self.settings.architecture, self.shape, self.settings.n_classes, seed)
+
+
+def export_weights(network: nn.Module) -> Weights:
+    """Return a copy of a network's weights and buffers as contiguous CPU tensors."""
+    return {
+        name: value.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
+        for name, value in network.state_dict().items()
+    }
+
+
+def count_workers(n_tasks: int) -> int:
+    """Return the number of threads that train at a time: one a core that this process may use, at most ``n_tasks``."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, n_tasks))
+
+
+def run_in_threads(tasks: Sequence[Callable[[], None]], stop: threading.Event, n_workers: int) -> None:
+    """Run tasks on ``n_workers`` threads, each with one torch thread of its own.
+
+    torch releases Python's lock inside its operations, so threads use all cores without the start-up time and the
+    copies of processes. One torch thread each: results then do not depend on the number of cores. The first error stops
+    the others and is raised; so is Ctrl-C.
+    """
+    waiting = iter(tasks)
+    taking = threading.Lock()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        while not stop.is_set():
+            with taking:
+                task = next(waiting, None)
+            if task is None:
+                return
+            try:
+                task()
+            except BaseException as error:
+                errors.append(error)
+                stop.set()
+
+    before = torch.get_num_threads()
+    threads = [threading.Thread(target=work, name=f"train-{i}", daemon=True) for i in range(n_workers)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(timeout=0.2)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        torch.set_num_threads(before)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,127 @@
+"""GPU training: several models side by side, each in a lane of its own with one CUDA graph a step."""
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from codeward.training._adam import Update, make_update
+from codeward.training._jobs import Job, Weights, Workshop
+from codeward.training._lane import Lane, Loss, make_loss
+from codeward.training._plan import BatchStream, count_steps, plan_batches
+
+_LOG = logging.getLogger(__name__)
+
+#: Models that train at a time: small networks leave most of the chip idle, large ones only its gaps.
+SMALL_NETWORK = 4_000_000
+LANES_SMALL, LANES_LARGE = 8, 4
+
+#: Steps of a lane that are queued at a time; two such bursts wait on the device at most.
+_BURST = 16
+
+_Prepared = tuple[Weights, BatchStream]
+
+
+def train_lanes(jobs: Sequence[Job], shop: Workshop) -> None:
+    """Train jobs on a GPU, a few at a time, each in its own lane.
+
+    A lane holds one model: weights, optimizer state, index stream, a CUDA stream, and a CUDA graph of one whole
+    training step that finds its batch on the device by its own counter. Lanes share the read-only samples and nothing
+    else, and each computes with kernels of one fixed shape: a model's bytes do not depend on what the other lanes do or
+    on how many there are. A lane takes the next model as soon as its own is done, so models of unlike length waste
+    nothing and none gets extra steps.
+    """
+    ordered = sorted(jobs, key=lambda job: -count_steps(job.plan, shop.sizes, shop.settings))
+    with _fixed_arithmetic(shop.precision):
+        lanes = _open_lanes(ordered, shop)
+        with ThreadPoolExecutor(1, "prepare") as preparing, ThreadPoolExecutor(1, "save") as saving:
+            _drive(lanes, ordered, shop, preparing, saving)
+
+
+@contextmanager
+def _fixed_arithmetic(precision: str) -> Iterator[None]:
+    """Choose kernels by rule, never by stopwatch: a timing that goes the other way would change the last bits."""
+    inductor: Any = torch._inductor.config if hasattr(torch, "_inductor") else __import__("torch._inductor.config")
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=precision != "float32"
+    ):
+        if hasattr(inductor, "deterministic"):
+            with inductor.patch(deterministic=True):
+                yield
+        else:
+            yield
+
+
+def _open_lanes(jobs: Sequence[Job], shop: Workshop) -> list[Lane]:
+    """Build and capture the lanes; compiled kernels when the compiler works, plain ones with a warning otherwise."""
+    size = sum(parameter.numel() for parameter in shop.build(0).parameters())
+    n_lanes = min(len(jobs), LANES_SMALL if size < SMALL_NETWORK else LANES_LARGE)
+    first = _prepare(jobs[0], shop)
+    steps = len(first[1])
+    loss, update = make_loss(shop), make_update(shop.settings)
+
+    def open_all(loss: Loss, update: Update) -> list[Lane]:
+        lanes = [Lane(shop, steps, loss, update) for _ in range(n_lanes)]
+        for lane in lanes:
+            lane.load(*first, seed=0)
+            lane.capture()
+        return lanes
+
+    try:
+        return open_all(torch.compile(loss, dynamic=False), torch.compile(update, dynamic=True))
+    except Exception as error:
+        _LOG.warning("training: compiled kernels are not to be had here (%s); training without them", error)
+        torch.cuda.synchronize()
+        return open_all(loss, update)
+
+
+def _prepare(job: Job, shop: Workshop) -> _Prepared:
+    weights = {name: value.detach() for name, value in shop.build(job.plan.seed).state_dict().items()}
+    return weights, plan_batches(job.plan, shop.sizes, shop.settings, shop.settings.batch_size)
+
+
+def _drive(
+    lanes: Sequence[Lane],
+    jobs: Sequence[Job],
+    shop: Workshop,
+    preparing: ThreadPoolExecutor,
+    saving: ThreadPoolExecutor,
+) -> None:
+    waiting = deque(jobs)
+    prepared: deque[tuple[Job, Future[_Prepared]]] = deque()
+    saved: list[Future[None]] = []
+    running: dict[Lane, tuple[Job, BatchStream]] = {}
+    free = list(lanes)
+
+    def take() -> None:
+        while waiting and len(prepared) < len(lanes) + 1:
+            job = waiting.popleft()
+            prepared.append((job, preparing.submit(_prepare, job, shop)))
+
+    take()
+    while (running or prepared) and not shop.stop.is_set():
+        while free and prepared:
+            job, future = prepared.popleft()
+            take()
+            lane = free.pop()
+            weights, stream = future.result()
+            lane.load(weights, stream, job.plan.seed)
+            running[lane] = job, stream
+        for lane, (job, stream) in list(running.items()):
+            before = lane.launched
+            lane.launch(min(_BURST, len(stream) - before))
+            epochs = lane.launched // stream.steps_per_epoch - before // stream.steps_per_epoch
+            if epochs:
+                shop.reporter.advance(epochs=epochs, images=epochs * sum(shop.sizes[user] for user in job.plan.users))
+            if lane.launched == len(stream):
+                saved.append(saving.submit(shop.finish, job, lane.export()))
+                del running[lane]
+                free.append(lane)
+        while saved and saved[0].done():
+            saved.pop(0).result()
+    for future_saved in saved:
+        future_saved.result()

@@ -1,0 +1,145 @@
+"""Which sub-models a code asks for, their seeds, and the exact batches each of them sees."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.training._settings import CROP_PADDING, TrainingSettings
+
+#: Positions of a random crop along one axis, and crop positions times flip.
+SHIFTS = 2 * CROP_PADDING + 1
+N_SHIFTS = 2 * SHIFTS * SHIFTS
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """One sub-model: whose data it learns from and the seed of all its randomness.
+
+    Attributes
+    ----------
+    users : tuple of int
+        Ascending user indices.
+    replica : int
+        How many earlier rows of the code are identical: equal rows give different models.
+    seed : int
+        Derived from the run's seed, ``users`` and ``replica`` only; a model therefore keeps its seed in any code that
+        asks for the same set of users (DESIGN.md, "Sub-models are content-addressed").
+    """
+
+    users: tuple[int, ...]
+    replica: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class BatchStream:
+    """Every batch of a model's training, known before it starts.
+
+    Attributes
+    ----------
+    index : ndarray of int64, shape (steps, width)
+        Positions in the concatenation of all users' samples.
+    counts : ndarray of int64, shape (steps,)
+        The first ``counts[s]`` places of batch s count in the loss; the rest only fill it up.
+    full : int
+        Samples of a full batch of this model: a sample weighs ``1 / full`` in the loss of its batch.
+    shifts : ndarray of uint8, shape (steps, width)
+        Augmentation of each place, ``flip * 81 + row shift * 9 + column shift``; all 40 (the image as it is) without.
+    steps_per_epoch : int
+    """
+
+    index: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    full: int
+    shifts: NDArray[np.uint8]
+    steps_per_epoch: int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def plan_models(code: Code, seed: int) -> tuple[ModelPlan, ...]:
+    """Return one plan a row of the code, in row order."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise InputError(f"seed: expected a whole number, got {seed!r}")
+    seen: Counter[tuple[int, ...]] = Counter()
+    plans = []
+    for row in code.matrix:
+        users = tuple(int(user) for user in np.flatnonzero(row))
+        plans.append(ModelPlan(users, seen[users], _derive_seed(int(seed), users, seen[users])))
+        seen[users] += 1
+    return tuple(plans)
+
+
+def batch_width(sizes: Sequence[int], batch_size: int) -> int:
+    """Places of a batch for a model whose users hold ``sizes`` samples: at most ``batch_size``, a multiple of 16 below.
+
+    A function of the model's own users only: the amount of data somebody else holds must not change its arithmetic.
+    """
+    largest = max(sizes)
+    return batch_size if largest >= batch_size else min(batch_size, -(-largest // 16) * 16)
+
+
+def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettings, width: int) -> BatchStream:
+    """Draw the batches of a model from its own generator.
+
+    Each epoch every user's samples are shuffled and cut into as few batches as possible, of one user each and alike in
+    size (5,000 samples: 40 batches of 125), and the users take turns, in ascending order, until each has used all of
+    its samples ("we iterate over the selected users with the granularity of a batch", paper, Training). Batches are
+    filled up to ``width`` by going round the user's shuffled samples; the filling has weight 0 in the loss, the others
+    ``1 / full``, where ``full`` is the batch size or the model's largest user if that is less. So every sample counts
+    exactly once an epoch and as much as any other, batches have one size (what stacked training and CUDA graphs need),
+    and batch norm sees real samples of the same user only.
+
+    Cutting off full batches first would leave a remainder of a few samples for every user, all of them at the end of
+    the epoch: on MNIST (12 users of 5,000: 12 last steps of 8 samples each) that costs one point of accuracy.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Samples of every user of the run; only those of ``plan.users`` shape the stream, the others move offsets.
+    width : int
+        Places of a batch, at most ``settings.batch_size``.
+    """
+    offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    generator = np.random.default_rng(plan.seed)
+    own = [user for user in plan.users if sizes[user]]
+    if not own:
+        raise InputError(f"the users {list(plan.users)} of a model hold no samples; give them data or drop the row")
+    full = _full_batch(own, sizes, settings)
+    cuts = [np.linspace(0, sizes[user], -(-sizes[user] // full) + 1).astype(np.int64) for user in own]
+    turns = max(map(len, cuts)) - 1
+    order = [(place, turn) for turn in range(turns) for place in range(len(own)) if turn + 1 < len(cuts[place])]
+    index, counts = [], []
+    for _ in range(settings.epochs):
+        shuffled = [generator.permutation(sizes[user]) + offsets[user] for user in own]
+        for place, turn in order:
+            start, stop = cuts[place][turn : turn + 2]
+            index.append(np.take(shuffled[place], np.arange(start, start + width), mode="wrap"))
+            counts.append(stop - start)
+    steps = len(index)
+    shifts = np.full((steps, width), CROP_PADDING * SHIFTS + CROP_PADDING, dtype=np.uint8)
+    if settings.augmentation == "crop-flip":
+        shifts = generator.integers(0, N_SHIFTS, size=(steps, width), dtype=np.uint8)
+    return BatchStream(np.stack(index), np.array(counts, dtype=np.int64), full, shifts, len(order))
+
+
+def count_steps(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettings) -> int:
+    """Return the length of the stream that `plan_batches` gives."""
+    full = _full_batch(plan.users, sizes, settings)
+    return settings.epochs * sum(-(-sizes[user] // full) for user in plan.users)
+
+
+def _full_batch(users: Sequence[int], sizes: Sequence[int], settings: TrainingSettings) -> int:
+    return max(1, min(settings.batch_size, max(sizes[user] for user in users)))
+
+
+def _derive_seed(seed: int, users: tuple[int, ...], replica: int) -> int:
+    text = f"codeward-model seed={seed} users={','.join(map(str, users))} replica={replica}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

@@ -1,0 +1,127 @@
+"""The model store: weights and scores under the hash of everything they depend on."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from codeward._errors import InputError
+from codeward._files import write_atomic, write_text_atomic
+from codeward.training._plan import ModelPlan
+from codeward.training._settings import TrainingSettings
+
+_LOG = logging.getLogger(__name__)
+
+#: Part of every key; raised when training changes what it computes for the same inputs.
+FORMAT = 1
+
+
+def model_key(
+    plan: ModelPlan, digests: Sequence[str], settings: TrainingSettings, architecture: str, computation: str
+) -> str:
+    """Hash everything a sub-model is a function of (DESIGN.md, "Sub-models are content-addressed").
+
+    Parameters
+    ----------
+    digests : sequence of str
+        `Samples.digest` of every user of the run; those of ``plan.users`` enter, in ascending user order.
+    architecture : str
+        `fingerprint` of the network.
+    computation : str
+        Device type, engine and precision: what the last bits depend on.
+    """
+    content = {
+        "format": FORMAT,
+        "data": [digests[user] for user in plan.users],
+        "settings": json.loads(settings.to_json()),
+        "architecture": architecture,
+        "seed": plan.seed,
+        "computation": computation,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class ModelStore:
+    """A folder of trained sub-models, shared by any number of runs and processes.
+
+    An entry is ``<key>.json`` and the safetensors file it names, whose name carries the hash of its content. The JSON
+    is written last, by an atomic rename: an entry is there whole or not at all, at whatever moment a process is killed,
+    and two processes that write one entry leave a whole one. What is read is compared with its SHA-256 first; an entry
+    that fails is logged, listed in ``corrupted_`` and treated as absent, so that it is trained again and replaced.
+
+    Parameters
+    ----------
+    root : path-like
+        Made when missing.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self.corrupted_: list[str] = []
+
+    def load_weights(self, key: str) -> dict[str, torch.Tensor] | None:
+        """Return the weights under ``key``, verified, or None when there are none to be trusted."""
+        content = self._read(self._folder(key) / f"{key}.json")
+        return None if content is None else load_tensors(content)
+
+    def save_weights(self, key: str, weights: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
+        """Write weights and what is known about them under ``key``, durably, before returning."""
+        self._write(self._folder(key), key, save_tensors(weights), about)
+
+    def holds(self, key: str) -> bool:
+        """Tell whether there is a verified model under ``key``."""
+        return self._read(self._folder(key) / f"{key}.json") is not None
+
+    def load_scores(self, key: str, inputs: str) -> NDArray[np.float32] | None:
+        """Return the scores of model ``key`` on the evaluation set of digest ``inputs``, shape (N, c), or None."""
+        content = self._read(self._folder(key) / f"{key}.scores.{inputs}.json")
+        return None if content is None else load_arrays(content)["scores"]
+
+    def save_scores(self, key: str, inputs: str, scores: NDArray[np.float32]) -> None:
+        """Write the scores of model ``key`` on the evaluation set of digest ``inputs``."""
+        self._write(self._folder(key), f"{key}.scores.{inputs}", save_arrays({"scores": scores}), {"inputs": inputs})
+
+    def _folder(self, key: str) -> Path:
+        if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
+            raise InputError(f"model store: {key!r} is not a key (64 hexadecimal digits)")
+        return self.root / key[:2]
+
+    def _write(self, folder: Path, name: str, content: bytes, about: dict[str, Any]) -> None:
+        digest = hashlib.sha256(content).hexdigest()
+        file = f"{name}.{digest[:16]}.safetensors"
+        write_atomic(folder / file, lambda out: out.write(content))
+        sidecar = {"file": file, "sha256": digest, "bytes": len(content), "about": about}
+        write_text_atomic(folder / f"{name}.json", json.dumps(sidecar, indent=1, sort_keys=True) + "\n")
+
+    def _read(self, sidecar: Path) -> bytes | None:
+        try:
+            entry = json.loads(sidecar.read_bytes())
+            content = (sidecar.parent / Path(entry["file"]).name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+                raise ValueError("content does not match its SHA-256")
+            load_arrays(content)
+        except FileNotFoundError as error:
+            if error.filename == str(sidecar):
+                return None
+            self._report(sidecar, error)
+        except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
+            self._report(sidecar, error)
+        else:
+            return content
+        return None
+
+    def _report(self, sidecar: Path, error: Exception) -> None:
+        _LOG.warning("model store: %s is damaged (%s); it is ignored and will be made again", sidecar, error)
+        self.corrupted_.append(sidecar.name.partition(".")[0])

@@ -1,0 +1,161 @@
+"""`certify` as a function: conventions, limits, bad input, curves, and the large-n route."""
+
+import numpy as np
+import pytest
+
+from codeward._errors import InputError
+from codeward.certify import certified_accuracy, certify, join_certificates, plot_certified_accuracy
+from codeward.certify._coverage import attack_greedily, bound_users
+from codeward.codes import Code
+from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
+
+PLANE = Code(np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 1, 1]]))
+
+
+def random_code(rng, m, n, share):
+    matrix = rng.random((m, n)) < share
+    matrix[np.arange(m), np.arange(m) % n] = True
+    matrix[np.arange(n) % m, np.arange(n)] = True
+    return Code(matrix)
+
+
+def test_many_inputs_come_back_in_input_order_with_equal_votes_alike():
+    rng = np.random.default_rng(0)
+    code = random_code(rng, 7, 6, 0.3)
+    votes = rng.integers(0, 2, (300, 7))
+    together = certify(votes, code)
+    apart = join_certificates([certify(row[None], code) for row in votes])
+    for name in ("labels", "radius", "exact", "targets", "attackers"):
+        np.testing.assert_array_equal(getattr(together, name), getattr(apart, name))
+
+
+def test_an_input_not_broken_within_the_limit_is_a_lower_bound_and_says_so():
+    code = Code(np.eye(9, dtype=int))
+    result = certify(np.zeros((1, 9), dtype=int), code, max_attackers=2)
+    assert (result.radius[0], result.exact[0], result.witness(0)) == (2, False, None)
+    assert "largest searched" in result.reason(0)
+    assert certify(np.zeros((1, 9), dtype=int), code).radius[0] == 4
+
+
+def test_no_verdict_has_radius_zero_and_is_never_counted_as_certified():
+    decoder = ConsensusDecoder(PLANE, 1)
+    result = certify([[0, 1, 2, 3], [0, 0, 0, 0]], PLANE, decoder=decoder)
+    assert result.labels[0] == -1
+    assert result.radius[0] == 0
+    assert "no verdict" in result.reason(0)
+    assert certified_accuracy(result).accuracy[0] == np.mean(result.labels >= 0)
+
+
+def test_enumeration_and_solver_agree_on_codes_too_large_for_the_exhaustive_harness():
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        code = random_code(rng, 20, 14, 0.2)
+        votes = np.where(rng.random((25, 20)) < 0.8, 2, rng.integers(0, 5, (25, 20)))
+        patterns, solved = certify(votes, code, method="patterns"), certify(votes, code, method="milp")
+        np.testing.assert_array_equal(patterns.radius, solved.radius)
+        assert solved.exact.all()
+
+
+def test_without_solver_time_the_radius_is_a_sound_bound():
+    rng = np.random.default_rng(6)
+    code = random_code(rng, 24, 14, 0.25)
+    votes = np.where(rng.random((60, 24)) < 0.9, 2, rng.integers(0, 5, (60, 24)))
+    truth, hurried = certify(votes, code, method="patterns"), certify(votes, code, method="milp", time_limit=0)
+    assert (hurried.radius <= truth.radius).all()
+    assert (hurried.radius[hurried.exact] == truth.radius[hurried.exact]).all()
+
+
+def test_a_thousand_users_are_certified_by_bounds_alone_on_a_partition():
+    code = Code(np.arange(50)[:, None] == np.arange(1000) % 50)
+    rng = np.random.default_rng(1)
+    votes = np.where(rng.random((200, 50)) < 0.9, 3, rng.integers(0, 10, (200, 50)))
+    result = certify(votes, code, time_limit=0)
+    assert result.exact.all()
+    for index in (0, 57):
+        witness = result.witness(index)
+        assert witness is not None
+        assert len(witness.attackers) == result.radius[index] + 1
+        after = np.where(code.pattern(witness.attackers), witness.target, votes[index])
+        assert PluralityDecoder().predict(after[None])[0] != result.labels[index]
+
+
+def test_bound_and_greedy_stand_on_both_sides_of_the_need():
+    matrix = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=np.float32)
+    weights, need = np.ones((1, 3), dtype=np.float32), np.array([3], dtype=np.float32)
+    assert bound_users(weights @ matrix, need, 3).tolist() == [2]  # 2 + 2 counts two models twice
+    size, users = attack_greedily(weights, need, matrix, 3)
+    assert size.tolist() == [2]
+    assert users.tolist() == [[0, 2, -1]]
+
+
+def test_bayes_by_name_equals_bayes_by_object_and_any_object_with_predict_is_taken():
+    confusion = np.tile(0.85 * np.eye(3) + 0.05, (4, 1, 1))
+    votes = np.random.default_rng(2).integers(0, 3, (40, 4))
+    named = certify(votes, PLANE, threat="deterministic", decoder="bayes", confusion=confusion)
+    decoder = BayesDecoder(PLANE, confusion)
+    np.testing.assert_array_equal(named.radius, certify(votes, PLANE, threat="deterministic", decoder=decoder).radius)
+    assert named.searched == 3
+
+    class Constant:
+        def predict(self, votes):
+            return np.zeros(len(votes), dtype=np.int64)
+
+    result = certify(votes, PLANE, threat="deterministic", decoder=Constant())
+    assert (result.radius == PLANE.n_users).all()
+    assert result.exact.all()
+    assert result.reason(0) == "no set of users changes the output"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"votes": [[0, 1]]}, "votes"),
+        ({"votes": [0, 1, 2, 0]}, "votes"),
+        ({"votes": [[0, 1, float("nan"), 0]]}, "votes"),
+        ({"votes": [[0, 1, -1, 0]]}, "votes"),
+        ({"votes": np.zeros((0, 4), dtype=int)}, "no inputs"),
+        ({"n_classes": 1}, "n_classes"),
+        ({"n_classes": 2}, "votes"),
+        ({"threat": "rude"}, "threat"),
+        ({"decoder": "oracle"}, "decoder"),
+        ({"decoder": "bayes", "threat": "deterministic"}, "confusion"),
+        ({"decoder": "consensus"}, "n_attackers"),
+        ({"decoder": BayesDecoder(PLANE, np.tile(np.full((3, 3), 1 / 3), (4, 1, 1)))}, "deterministic"),
+        ({"method": "guess"}, "method"),
+        ({"max_attackers": 0}, "max_attackers"),
+        ({"decoder": ConsensusDecoder(PLANE, 1), "method": "milp"}, "patterns"),
+    ],
+)
+def test_bad_requests_are_refused_in_words(change, words):
+    request = {"votes": [[0, 1, 2, 0]], "code": PLANE} | change
+    with pytest.raises(InputError, match=words):
+        certify(**request)
+
+
+def test_certified_accuracy_counts_right_and_certified_inputs_of_all():
+    code = Code(np.eye(5, dtype=int))
+    votes = np.array([[1] * 5, [1, 1, 1, 0, 0], [0] * 5])
+    result = certify(votes, code)
+    assert result.radius.tolist() == [2, 0, 2]
+    curve = certified_accuracy(result, [1, 1, 1])
+    assert curve.attackers.tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(curve.accuracy, [2 / 3, 1 / 3, 1 / 3, 0])
+    with pytest.raises(InputError, match="labels"):
+        certified_accuracy(result, [1])
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_curves_are_drawn_to_the_same_bytes_each_time(tmp_path, suffix):
+    curve = certified_accuracy(certify(np.zeros((3, 4), dtype=int), PLANE))
+    paths = [tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"]
+    for path in paths:
+        plot_certified_accuracy({"plurality": curve, "again": curve}, path)
+    assert paths[0].stat().st_size > 500
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_a_plot_needs_a_known_suffix_and_a_curve(tmp_path):
+    with pytest.raises(InputError, match="png"):
+        plot_certified_accuracy({}, tmp_path / "a.txt")
+    with pytest.raises(InputError, match="no curves"):
+        plot_certified_accuracy({}, tmp_path / "a.png")

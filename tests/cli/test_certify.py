@@ -1,0 +1,131 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from codeward.certify import certify, certify_collective
+from codeward.cli import main
+from codeward.codes import Code, named_code
+from codeward.decoding import BayesDecoder, estimate_confusion, save_votes
+
+
+@pytest.fixture
+def files(tmp_path):
+    code = named_code("c")
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, 4, 60)
+    votes = np.where(rng.random((60, code.n_models)) < 0.9, labels[:, None], rng.integers(0, 4, (60, code.n_models)))
+    code.save(tmp_path / "c.csv")
+    save_votes(tmp_path / "votes.npz", votes, labels)
+    return tmp_path, code, votes, labels
+
+
+def call(files, *more):
+    folder = files[0]
+    return main(["certify", str(folder / "votes.npz"), "--code", str(folder / "c.csv"), *map(str, more)])
+
+
+def test_lines_follow_the_contract_in_input_order(files, capsys):
+    folder, code, votes, labels = files
+    assert call(files, "--threat", "arbitrary", "-o", folder / "out.jsonl", "--json") == 0
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    expected = certify(votes, code)
+    assert [row["label"] for row in rows] == expected.labels.tolist()
+    assert [row["radius"] for row in rows] == expected.radius.tolist()
+    assert {(row["threat"], row["decoder"]) for row in rows} == {("arbitrary", "plurality")}
+    witness = expected.witness(0)
+    assert rows[0]["witness"] == {"attackers": list(witness.attackers), "target": witness.target}
+    out = json.loads(capsys.readouterr().out)
+    right = expected.labels == labels
+    assert out["certified"]["0"] == pytest.approx(right.mean())
+    assert out["certified"]["1"] == pytest.approx((right & (expected.radius >= 1)).mean())
+    assert out["measure"] == "certified accuracy"
+
+
+def test_csv_and_npz_say_the_same_and_blocks_do_not_matter(files, monkeypatch, capsys):
+    folder, code, votes, _ = files
+    monkeypatch.setattr("codeward.cli._certify.CHUNK", 7)
+    assert call(files, "--threat", "arbitrary", "-o", folder / "out.csv") == 0
+    assert call(files, "--threat", "arbitrary", "-o", folder / "out.npz") == 0
+    expected = certify(votes, code)
+    with (folder / "out.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert [int(row["radius"]) for row in rows] == expected.radius.tolist()
+    with np.load(folder / "out.npz", allow_pickle=False) as arrays:
+        np.testing.assert_array_equal(arrays["radius"], expected.radius)
+        np.testing.assert_array_equal(arrays["attackers"], expected.attackers)
+        assert str(arrays["threat"]) == "arbitrary"
+    assert "certified accuracy" in capsys.readouterr().out
+
+
+def test_bayes_is_fitted_on_even_and_measured_on_odd_inputs(files, capsys):
+    folder, code, votes, labels = files
+    assert (
+        call(files, "--threat", "deterministic", "--decoder", "bayes", "-k", 1, "-o", folder / "b.npz", "--json") == 0
+    )
+    decoder = BayesDecoder(code, estimate_confusion(votes[::2], labels[::2], 4))
+    expected = certify(votes, code, threat="deterministic", decoder=decoder, max_attackers=1)
+    with np.load(folder / "b.npz", allow_pickle=False) as arrays:
+        np.testing.assert_array_equal(arrays["radius"], expected.radius)
+    out = json.loads(capsys.readouterr().out)
+    assert out["measured_inputs"] == 30
+    assert out["certified"]["0"] == pytest.approx((expected.labels == labels)[1::2].mean())
+    assert "even-numbered" in out["confusion"]
+
+
+def test_consensus_collective_and_plot(files, capsys):
+    folder, code, votes, labels = files
+    options = ["--threat", "arbitrary", "--decoder", "consensus", "--attackers", 2, "--errors", 1, "-k", 2]
+    assert call(files, *options, "--collective", "--plot", folder / "p.svg", "--json") == 0
+    out = json.loads(capsys.readouterr().out)
+    expected = certify_collective(votes, code, 1, labels=labels, decoder="consensus", decoder_attackers=2, n_errors=1)
+    assert out["collective"]["1"]["changed_at_most"] == expected.changed
+    assert out["collective"]["1"]["pointwise"] == expected.pointwise
+    assert (folder / "p.svg").read_text().lstrip().startswith("<?xml")
+    assert call(files, *options, "--collective") == 0
+    assert "collective" in capsys.readouterr().out
+
+
+def test_users_keep_their_names(tmp_path, capsys):
+    Code(np.eye(3, dtype=int), users=["ann", "bob", "cy"]).save(tmp_path / "c.json")
+    save_votes(tmp_path / "v.csv", [[1, 1, 0]])
+    target = tmp_path / "o.jsonl"
+    arguments = ["certify", str(tmp_path / "v.csv"), "--code", str(tmp_path / "c.json"), "--threat", "arbitrary"]
+    assert main([*arguments, "-o", str(target)]) == 0
+    assert json.loads(target.read_text())["witness"]["attackers"] == ["ann"]
+    assert "certified share" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--threat", "rude"], "--threat"),
+        (["--threat", "arbitrary", "--decoder", "bayes"], "same target"),
+        (["--threat", "arbitrary", "--decoder", "oracle"], "--decoder"),
+        (["--threat", "arbitrary", "--decoder", "consensus"], "--attackers"),
+        (["--threat", "arbitrary", "-k", "0"], "--max-attackers"),
+        (["--threat", "arbitrary", "--time-limit", "-1"], "--time-limit"),
+        (["--threat", "arbitrary", "-o", "x.txt"], ".jsonl"),
+        (["--threat", "arbitrary", "--plot", "x.txt"], ".svg"),
+        (["--threat", "arbitrary", "--classes", "2"], "votes"),
+    ],
+)
+def test_bad_requests_get_one_line_and_exit_2(files, capsys, options, words):
+    assert call(files, *options) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+
+
+def test_votes_that_do_not_fit_the_code_get_one_line_and_exit_2(files, tmp_path, capsys):
+    save_votes(tmp_path / "narrow.npz", np.zeros((3, 4), dtype=int))
+    arguments = ["certify", str(tmp_path / "narrow.npz"), "--code", str(tmp_path / "c.csv"), "--threat", "arbitrary"]
+    assert main(arguments) == 2
+    assert "4 votes an input" in capsys.readouterr().err
+
+
+def test_help_teaches_with_an_example(capsys):
+    assert main(["certify", "--help"]) == 0
+    assert "Example" in capsys.readouterr().out

@@ -1,0 +1,137 @@
+"""``codeward decode`` from the outside."""
+
+import json
+
+import numpy as np
+import pytest
+
+from codeward.cli import main
+from codeward.cli import _decode as command
+from codeward.codes import Code
+from codeward.decoding import BayesDecoder, decode_batch, estimate_confusion, save_votes
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A code with named users, votes with labels: the last 40 of 200 inputs are triggered by user 1 (target 3)."""
+    rng = np.random.default_rng(0)
+    code = Code([[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1]], users=list("abcd"))
+    code.save(tmp_path / "code.json")
+    labels = rng.integers(0, 4, 200)
+    wrong = rng.random((200, 6)) < 0.1
+    votes = np.where(wrong, (labels[:, None] + rng.integers(1, 4, (200, 6))) % 4, labels[:, None])
+    votes[160:, code.column(1)] = 3
+    save_votes(tmp_path / "votes.npz", votes, labels)
+    return code, votes, labels, tmp_path
+
+
+def run(capsys, *arguments):
+    status = main(["decode", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def test_verdicts_stream_to_jsonl_in_input_order(case, capsys, monkeypatch):
+    code, votes, labels, folder = case
+    monkeypatch.setattr(command, "CHUNK", 13)  # many parts, of odd length
+    out = folder / "verdicts.jsonl"
+    status, shown, _ = run(capsys, folder / "votes.npz", "--code", folder / "code.json", "-o", out, "--json")
+    assert status == 0
+    summary = json.loads(shown)
+    confusion = estimate_confusion(votes[::2], labels[::2], 4)
+    expected = BayesDecoder(code, confusion).decode(votes)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["label"] for row in rows] == expected.labels.tolist()
+    assert [row["target"] for row in rows] == expected.targets.tolist()
+    assert [row["suspects"] for row in rows] == [["abcd"[u] for u in found] for found in expected.suspects]
+    np.testing.assert_allclose([row["attack_probability"] for row in rows], expected.attack_probability)
+    assert summary["accuracy"] == pytest.approx((expected.labels == labels)[1::2].mean())
+    assert summary["accuracy_inputs"] == 100
+    assert summary["alarms"] == int((expected.attack_probability >= 0.5).sum())
+    assert "even-numbered" in summary["confusion"]
+
+
+def test_csv_and_npz_hold_the_same_verdicts(case, capsys):
+    _, _, _, folder = case
+    common = (folder / "votes.npz", "--code", folder / "code.json", "--accuracy", "0.9", "--json", "-o")
+    assert run(capsys, *common, folder / "v.csv")[0] == 0
+    assert run(capsys, *common, folder / "v.npz")[0] == 0
+    stored = np.load(folder / "v.npz")
+    lines = (folder / "v.csv").read_text().splitlines()
+    assert lines[0] == "label,attack_probability,target,suspects"
+    cells = [line.split(",") for line in lines[1:]]
+    assert [int(c[0]) for c in cells] == stored["label"].tolist()
+    assert [float(c[1]) for c in cells] == stored["attack_probability"].tolist()
+    named = [" ".join("abcd"[u] for u in row if u >= 0) for row in stored["suspects"]]
+    assert [c[3] for c in cells] == named
+
+
+def test_a_batch_and_a_false_alarm_rate(case, capsys):
+    code, votes, labels, folder = case
+    path = (folder / "votes.npz", "--code", folder / "code.json", "--json")
+    status, shown, _ = run(capsys, *path, "--batch", "-o", folder / "b.npz")
+    assert status == 0
+    expected = decode_batch(BayesDecoder(code, estimate_confusion(votes[::2], labels[::2], 4)), votes)
+    np.testing.assert_allclose(np.load(folder / "b.npz")["attack_probability"], expected.attack_probability)
+    status, shown, _ = run(capsys, *path, "--false-alarm-rate", "0.05")
+    summary = json.loads(shown)
+    alone = BayesDecoder(code, estimate_confusion(votes[::2], labels[::2], 4)).decode(votes).attack_probability
+    assert np.mean(alone[::2] >= summary["threshold"]) <= 0.05
+
+
+def test_the_other_decoders_and_the_table(case, capsys):
+    _, _, _, folder = case
+    for extra in (("--decoder", "plurality"), ("--decoder", "consensus", "--attackers", "1", "--errors", "0")):
+        status, shown, error = run(capsys, folder / "votes.npz", "--code", folder / "code.json", *extra)
+        assert (status, error) == (0, "")
+        assert "accuracy" in shown
+        assert "200 inputs" in shown
+
+
+def test_csv_votes_without_labels_need_an_assumption(case, capsys):
+    _, votes, _, folder = case
+    save_votes(folder / "bare.csv", votes)
+    status, shown, error = run(capsys, folder / "bare.csv", "--code", folder / "code.json")
+    assert (status, shown) == (2, "")
+    assert "--accuracy" in error
+    assert error.count("\n") == 1
+    assert run(capsys, folder / "bare.csv", "--code", folder / "code.json", "--accuracy", "0.9")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arrays", "extra", "message"),
+    [
+        ({"votes": np.zeros((4, 5), int)}, (), "5 votes an input"),
+        ({"votes": np.zeros((0, 6), int)}, (), "no inputs"),
+        ({"votes": np.full((4, 6), 9), "labels": np.zeros(4, int)}, ("--classes", "4"), "0..3"),
+        ({"votes": np.zeros((4, 6), int), "labels": np.full(4, 7)}, ("--classes", "4"), "labels"),
+        ({"votes": np.full((4, 6), np.nan)}, (), "not a whole number"),
+        ({"votes": np.zeros((4, 6), int), "confusion": np.full((6, 2, 2), 0.7)}, (), "sums to 1.4"),
+        ({"votes": np.zeros((4, 6), int), "confusion": np.full((6, 2, 2), 0.5)}, ("--classes", "3"), "--classes"),
+        ({"votes": np.zeros((4, 6), int)}, ("--decoder", "consensus"), "--attackers"),
+        ({"votes": np.zeros((4, 6), int)}, ("--decoder", "oracle"), "oracle"),
+        ({"votes": np.zeros((4, 6), int)}, ("--decoder", "plurality", "--batch"), "--batch"),
+        ({"votes": np.zeros((4, 6), int)}, ("--accuracy", "1.5"), "--accuracy"),
+        ({"votes": np.zeros((4, 6), int)}, ("--accuracy", "0.9", "--max-attackers", "-1"), "--max-attackers"),
+        ({"votes": np.zeros((4, 6), int)}, ("--accuracy", "0.9", "-o", "x.txt"), "jsonl"),
+        ({"votes": np.zeros((4, 6), int)}, ("--threshold", "0.5", "--false-alarm-rate", "0.1"), "not both"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_two(case, capsys, arrays, extra, message):
+    _, _, _, folder = case
+    np.savez(folder / "bad.npz", **arrays)
+    status, shown, error = run(capsys, folder / "bad.npz", "--code", folder / "code.json", *extra)
+    assert (status, shown) == (2, "")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_failed_run_leaves_no_output_behind(case, capsys):
+    _, votes, labels, folder = case
+    spoilt = votes.astype(float)
+    spoilt[150, 0] = np.nan
+    np.savez(folder / "spoilt.npz", votes=spoilt, labels=labels)
+    out = folder / "verdicts.jsonl"
+    status, _, _ = run(capsys, folder / "spoilt.npz", "--code", folder / "code.json", "--classes", "4", "-o", out)
+    assert status == 2
+    assert not out.exists()

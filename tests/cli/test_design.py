@@ -1,0 +1,76 @@
+"""The ``design`` command: its JSON contract, files, refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from codeward.cli import main
+from codeward.codes import Code
+
+
+def test_json_has_every_key_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["design", "--users", "7", "--attackers", "2", "--row-weight", "4", "--json", "-t", "2"]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert printed.out.count("\n") == 1
+    keys = {"models", "users", "row_weight", "utilization", "attackers", "margin", "margin_track", "margin_arbitrary"}
+    assert keys | {"models_lower_bound", "witness", "matrix", "construction", "seconds"} <= set(result)
+    assert result["models"] == 7
+    assert result["attackers"]["correct"] >= 2
+    assert Code(result["matrix"]).n_users == 7
+
+
+def test_card_and_code_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "code.csv"
+    arguments = ["design", "-n", "8", "-k", "2", "-u", "0.5", "-g", "detect", "-t", "1", "-o", str(target)]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "6 sub-models, optimal" in out
+    assert Code.load(target).n_models == 6
+
+
+def test_the_saved_json_of_a_design_is_a_code_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["design", "-n", "7", "-k", "1", "-m", "4", "-t", "1", "--json"]) == 0
+    file = tmp_path / "design.json"
+    file.write_text(capsys.readouterr().out)
+    assert Code.load(file).n_models <= 4
+
+
+def test_weights_from_a_list_and_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sizes.txt"
+    file.write_text("3\n2\n2\n1\n1\n1\n")
+    results = []
+    for given in ("3,2,2,1,1,1", str(file)):
+        assert main(["design", "-n", "6", "-k", "1", "-u", "0.5", "-t", "1", "--weights", given, "--json"]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[0]["matrix"] == results[1]["matrix"]
+    assert results[0]["utilization"] >= 0.5
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_curve_is_drawn(tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    target = tmp_path / f"curve.{suffix}"
+    assert main(["design", "-n", "7", "-k", "1", "-r", "3", "-t", "1", "--curve", str(target)]) == 0
+    capsys.readouterr()
+    head = target.read_bytes()[:400]
+    assert head.startswith(b"\x89PNG") if suffix == "png" else b"<svg" in head or b"<?xml" in head
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-n", "6", "-k", "2", "-r", "5"], "impossible"),
+        (["-n", "6", "-k", "2"], "give a row weight"),
+        (["-n", "6", "-k", "2", "-r", "2", "-o", "code.txt"], "must end in"),
+        (["-n", "6", "-k", "2", "-r", "2", "--weights", "a,b"], "comma list"),
+        (["-n", "6", "-k", "2", "-r", "2", "-g", "magic"], "guarantee"),
+    ],
+)
+def test_bad_input_exits_2_with_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["design", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""

@@ -1,0 +1,204 @@
+"""The designer: targets, guarantees and margins verified from scratch, refusals, determinism, many users, weights."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codeward._errors import InputError
+from codeward.codes import _exact
+from codeward.codes._bounds import models_lower_bound
+from codeward.codes._demands import meets
+from codeward.codes._designer import design
+from codeward.codes._paper import duplicated_code
+from codeward.codes._request import GUARANTEES, make_request
+from codeward.codes._weights import assign_columns, sample_utilization
+
+
+def margins_slowly(matrix: np.ndarray, k: int) -> dict[str, int]:
+    """All margins as DESIGN.md states them, over all pairs of attacker sets, plainly."""
+    m, n = matrix.shape
+    sets = [chosen for j in range(k + 1) for chosen in combinations(range(n), j)]
+    patterns = [matrix[:, list(chosen)].any(axis=1) for chosen in sets]
+    detect = min(m - int(s.sum()) for s in patterns)
+    label = min(m - int((s ^ t).sum()) for s, t in combinations(patterns, 2))
+    track = min(int((s ^ t).sum()) for s, t in combinations(patterns, 2))
+    arbitrary = min(m - int((s | t).sum()) for s in patterns for t in patterns)
+    return {"detect": detect, "correct": min(label, detect), "track": min(label, track), "correct-arbitrary": arbitrary}
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[int, int, int, str, int]:
+    guarantee = draw(st.sampled_from(GUARANTEES))
+    k = draw(st.integers(1, 2))
+    strength = 2 * k if guarantee == "correct-arbitrary" else k
+    n = draw(st.integers(strength + 1, 8))
+    r = draw(st.integers(1, n - strength))
+    return n, k, r, guarantee, draw(st.integers(1, 3))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(requests())
+def test_every_design_has_its_guarantee_margin_and_row_weight(asked: tuple[int, int, int, str, int]) -> None:
+    n, k, r, guarantee, margin = asked
+    found = design(n, k, r, guarantee=guarantee, margin=margin, time_limit=0.3)
+    matrix = found.code.matrix
+    assert margins_slowly(matrix, k)[guarantee] >= margin
+    assert matrix.sum(axis=1).min() >= r
+    assert models_lower_bound(n, k, r, guarantee, margin) <= found.models_lower_bound <= found.code.n_models
+    assert found.gap == found.code.n_models - found.models_lower_bound
+
+
+def test_the_check_agrees_with_the_definitions() -> None:
+    rng = np.random.default_rng(0)
+    answers: dict[str, set[bool]] = {guarantee: set() for guarantee in GUARANTEES}
+    for _ in range(150):
+        matrix = rng.random((rng.integers(4, 9), 5)) < rng.uniform(0.2, 0.6)
+        if not (matrix.any(axis=0).all() and matrix.any(axis=1).all()):
+            continue
+        for guarantee in GUARANTEES:
+            for margin in (1, 2):
+                expected = margins_slowly(matrix, 1)[guarantee] >= margin
+                assert meets(matrix, make_request(5, 1, 1, guarantee, margin)) == expected
+                answers[guarantee].add(expected)
+    assert all(seen == {True, False} for seen in answers.values())
+
+
+@pytest.mark.parametrize(
+    ("k", "r", "n", "models"),
+    [(2, 7, 10, 17), (2, 8, 13, 10), (3, 6, 12, 15), (3, 5, 11, 11), (2, 9, 13, 13), (3, 6, 16, 8), (2, 24, 32, 21)],
+)
+@pytest.mark.parametrize("guarantee", ["detect", "correct"])
+def test_designs_reach_known_covering_numbers(k: int, r: int, n: int, models: int, guarantee: str) -> None:
+    found = design(n, k, r, guarantee=guarantee, max_models=models, time_limit=4)
+    assert found.code.n_models <= models
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("k", "r", "n", "models"),
+    [
+        (2, 7, 10, 17),
+        (2, 8, 13, 10),
+        (3, 6, 12, 15),
+        (3, 5, 11, 11),
+        (2, 9, 13, 13),
+        (3, 4, 10, 10),
+        (2, 10, 16, 10),
+        (2, 11, 16, 15),
+        (3, 10, 20, 15),
+        (3, 6, 16, 8),
+        (2, 24, 32, 21),
+        (2, 15, 20, 21),
+        (4, 4, 12, 14),
+        (4, 12, 24, 31),
+        (3, 12, 16, 140),
+    ],
+)
+@pytest.mark.parametrize("guarantee", ["detect", "correct"])
+def test_designs_reach_hard_targets(k: int, r: int, n: int, models: int, guarantee: str) -> None:
+    assert design(n, k, r, guarantee=guarantee, time_limit=20).code.n_models <= models + (guarantee == "correct")
+
+
+@pytest.mark.parametrize(("n", "k", "r", "models"), [(16, 1, 11, 6), (8, 2, 2, 8), (16, 2, 4, 11)])
+def test_tracking_codes_are_searched_for_directly(n: int, k: int, r: int, models: int) -> None:
+    found = design(n, k, r, guarantee="track", time_limit=4)
+    assert found.code.n_models <= models
+    assert margins_slowly(found.code.matrix, k)["track"] >= 1
+
+
+def test_designs_are_never_worse_than_the_paper() -> None:
+    for k, r, n in [(1, 4, 9), (2, 3, 7), (2, 4, 16), (3, 8, 12)]:
+        assert design(n, k, r, time_limit=0.2).code.n_models <= duplicated_code(n, k, r).n_models
+
+
+def test_a_seed_gives_one_code() -> None:
+    found = [design(10, 2, 7, seed=3, time_limit=5) for _ in range(2)]
+    assert not found[0].timed_out
+    assert found[0].code == found[1].code
+    # Work, not the clock, ends this one: the bound is never met.
+    slow = [design(9, 2, 5, guarantee="detect", seed=seed, time_limit=1.0) for seed in (1, 1)]
+    if not (slow[0].timed_out or slow[1].timed_out):
+        assert slow[0].code == slow[1].code
+
+
+@pytest.mark.parametrize(("n", "k", "limit"), [(200, 3, 8.0), (1000, 2, 8.0)])
+def test_many_users_are_grouped_within_the_time_limit(n: int, k: int, limit: float) -> None:
+    found = design(n, k, utilization=0.5, time_limit=limit)
+    assert found.code.n_users == n
+    assert found.code.row_weight >= n // 2
+    assert found.gap <= 1
+    assert "group" in found.note
+    distinct = np.unique(found.code.matrix, axis=1)
+    assert margins_slowly(distinct, k)["correct"] >= 1
+
+
+def test_tracking_many_users_falls_back_to_random_rows() -> None:
+    found = design(90, 2, 25, guarantee="track", time_limit=3)
+    assert meets(found.code.matrix, make_request(90, 2, 25, "track", 1))
+
+
+def test_most_models_alone_gives_the_largest_row_weight() -> None:
+    found = design(12, 2, max_models=10, time_limit=3)
+    assert found.code.n_models <= 10
+    assert found.code.row_weight >= 7
+    # The next row weight is out of reach by proof.
+    assert models_lower_bound(12, 2, 8) > 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"n_users": 6, "n_attackers": 2, "row_weight": 5}, "impossible"),
+        ({"n_users": 8, "n_attackers": 2, "row_weight": 5, "guarantee": "correct-arbitrary"}, "2k"),
+        ({"n_users": 10, "n_attackers": 2, "row_weight": 7, "max_models": 16, "time_limit": 1}, "17"),
+        ({"n_users": 10, "n_attackers": 2, "max_models": 3, "time_limit": 1}, "row weight 1"),
+        ({"n_users": 10, "n_attackers": 2}, "give a row weight"),
+        ({"n_users": 10, "n_attackers": 2, "row_weight": 3, "utilization": 0.3}, "not both"),
+        ({"n_users": 10, "n_attackers": 2, "utilization": 1.5}, "utilization"),
+        ({"n_users": 10, "n_attackers": 0, "row_weight": 3}, "attackers"),
+        ({"n_users": 10, "n_attackers": 2, "row_weight": 3, "margin": 0}, "margin"),
+        ({"n_users": 10, "n_attackers": 2, "row_weight": 3, "guarantee": "protect"}, "guarantee"),
+        ({"n_users": 10, "n_attackers": 2, "row_weight": 3, "time_limit": 0}, "time limit"),
+        ({"n_users": 3, "n_attackers": 1, "row_weight": 1, "weights": [1, 2]}, "2 weights"),
+        ({"n_users": 3, "n_attackers": 1, "row_weight": 1, "weights": [1, 2, -1]}, "user 2"),
+        ({"n_users": 3, "n_attackers": 1, "row_weight": 1, "weights": [1, float("nan"), 1]}, "user 1"),
+        ({"n_users": 4, "n_attackers": 1, "utilization": 0.6, "weights": [97, 1, 1, 1], "time_limit": 1}, "samples"),
+        ({"n_users": 2000, "n_attackers": 3, "row_weight": 1990}, "models"),
+    ],
+)
+def test_bad_requests_are_refused_with_the_reason(asked: dict, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        design(**asked)
+
+
+def test_weights_make_utilization_count_samples() -> None:
+    weights = np.array([5, 4, 3, 2, 1, 1, 1, 1, 1, 1, 1, 1.0])
+    found = design(12, 2, utilization=0.5, weights=weights, time_limit=2)
+    assert found.utilization == sample_utilization(found.code.matrix, weights) >= 0.5
+    assert margins_slowly(found.code.matrix, 2)["correct"] >= 1
+
+
+def test_columns_are_assigned_to_the_best_of_all_orders_on_a_small_code() -> None:
+    from itertools import permutations
+
+    rng = np.random.default_rng(4)
+    matrix = duplicated_code(6, 2, 2).matrix
+    for _ in range(5):
+        weights = rng.integers(1, 20, size=6).astype(float)
+        best = max(sample_utilization(matrix[:, list(order)], weights) for order in permutations(range(6)))
+        ours = sample_utilization(assign_columns(matrix, weights), weights)
+        assert ours <= best
+        assert ours >= 0.85 * best
+        assert ours >= sample_utilization(matrix, weights)
+
+
+def test_the_designer_works_without_the_optional_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise ImportError
+
+    monkeypatch.setattr(_exact, "_solve_cpsat", absent)
+    found = design(9, 2, 5, guarantee="detect", time_limit=1.5)
+    assert found.code.n_models == 8

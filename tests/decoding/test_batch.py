@@ -1,0 +1,141 @@
+"""Batches, pooled evidence, detection and tracking."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.decoding import (
+    BayesDecoder,
+    alarm_threshold,
+    decode_batch,
+    pool_evidence,
+    roc_curve,
+    tracking_score,
+)
+from codeward.decoding._exact import decode_exact
+
+
+def simulate(rng, n_inputs, attackers, target, share):
+    """Votes of 12 models of 8 users, accuracy 0.8, a share of the inputs triggered."""
+    matrix = rng.random((12, 8)) < 0.5
+    matrix[np.arange(12), np.arange(12) % 8] = True
+    code = Code(matrix)
+    confusion = np.full((12, 5, 5), 0.05)
+    confusion[:, np.arange(5), np.arange(5)] = 0.8
+    labels = rng.integers(0, 5, n_inputs)
+    wrong = rng.random((n_inputs, 12)) < 0.2
+    votes = np.where(wrong, (labels[:, None] + rng.integers(1, 5, (n_inputs, 12))) % 5, labels[:, None])
+    triggered = rng.random(n_inputs) < share
+    votes[np.ix_(triggered, code.pattern(attackers))] = target
+    return code, confusion, votes, labels, triggered
+
+
+def test_a_batch_sharpens_alarms_and_suspects():
+    rng = np.random.default_rng(0)
+    code, confusion, votes, labels, triggered = simulate(rng, 400, (3,), 2, 0.3)
+    decoder = BayesDecoder(code, confusion)
+    alone, together = decoder.decode(votes), decode_batch(decoder, votes)
+    sure = triggered & (labels != 2)
+    auc = [roc_curve(d.attack_probability[~triggered], d.attack_probability[sure]).auc for d in (alone, together)]
+    assert auc[1] > auc[0]
+    right = [np.mean([d.suspects[i] == (3,) for i in np.flatnonzero(sure)]) for d in (alone, together)]
+    assert right[1] > max(right[0], 0.95)
+    assert (together.labels == labels).mean() >= (alone.labels == labels).mean() - 0.01
+    np.testing.assert_allclose(together.label_probability.sum(axis=1), 1)
+
+
+def test_a_batch_with_a_firm_prior_is_decoding_one_by_one():
+    rng = np.random.default_rng(1)
+    code, confusion, votes, _, _ = simulate(rng, 50, (0, 5), 1, 0.5)
+    decoder = BayesDecoder(code, confusion)
+    alone, together = decoder.decode(votes), decode_batch(decoder, votes, strength=1e14)
+    np.testing.assert_allclose(alone.attack_probability, together.attack_probability, atol=1e-6)
+    np.testing.assert_allclose(alone.label_probability, together.label_probability, atol=1e-6)
+    np.testing.assert_allclose(alone.user_probability, together.user_probability, atol=1e-6)
+    assert alone.suspects == together.suspects
+    with pytest.raises(InputError, match="strength"):
+        decode_batch(decoder, votes, strength=0)
+
+
+def test_pooled_evidence_of_one_input_is_decoding_it_and_of_many_the_product():
+    rng = np.random.default_rng(2)
+    code, confusion, votes, _, _ = simulate(rng, 3, (1,), 0, 1.0)
+    decoder = BayesDecoder(code, confusion, attackers_prior=(0.2, 0.4, 0.4))
+    single, decoded = pool_evidence(decoder, [votes[i : i + 1] for i in range(3)]), decoder.decode(votes)
+    np.testing.assert_allclose(single.attack_probability, decoded.attack_probability)
+    np.testing.assert_allclose(single.user_probability, decoded.user_probability, atol=1e-12)
+    assert single.suspects == decoded.suspects
+    # The product over inputs of sum_l p(x, y, t, l), by the printed formula: posterior of x from two inputs.
+    pooled = pool_evidence(decoder, [votes[:2]])
+    mass: dict[tuple[int, ...], float] = {}
+    for target in range(5):
+        for x in decode_exact(code, confusion, votes[0], attackers_prior=(0.2, 0.4, 0.4)).attackers_probability:
+            hit = code.pattern(x)
+            product = {0: 0.2, 1: 0.4 / 8, 2: 0.4 / 28}[len(x)]
+            for word in votes[:2]:
+                clean = confusion[np.arange(12), :, word]
+                said = np.where((word == target)[:, None], 0.99, 0.0) + 0.01 * clean
+                product *= np.where(hit[:, None], said, clean).prod(axis=0).sum()
+            mass[x] = mass.get(x, 0.0) + product
+    total = sum(mass.values())
+    for user in range(8):
+        expected = sum(v for x, v in mass.items() if user in x) / total
+        assert pooled.user_probability[0, user] == pytest.approx(expected, abs=1e-9)
+
+
+def test_more_inputs_find_the_attackers_more_often():
+    rng = np.random.default_rng(3)
+    found = {}
+    for q in (1, 5):
+        score = []
+        for _ in range(60):
+            code, confusion, votes, _, _ = simulate(rng, q, (2, 6), 4, 1.0)
+            pooled = pool_evidence(BayesDecoder(code, confusion), [votes])
+            score.append(pooled.suspects[0] == (2, 6))
+        found[q] = np.mean(score)
+    assert found[5] > found[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    clean=st.lists(st.integers(0, 6), min_size=1, max_size=30),
+    triggered=st.lists(st.integers(0, 6), min_size=1, max_size=30),
+)
+def test_the_roc_curve_is_that_of_scikit_learn(clean, triggered):
+    metrics = pytest.importorskip("sklearn.metrics")
+    curve = roc_curve(np.array(clean) / 6, np.array(triggered) / 6)
+    truth = np.r_[np.zeros(len(clean)), np.ones(len(triggered))]
+    scores = np.r_[clean, triggered] / 6
+    fpr, tpr, thresholds = metrics.roc_curve(truth, scores, drop_intermediate=False)
+    np.testing.assert_allclose(curve.fpr, fpr)
+    np.testing.assert_allclose(curve.tpr, tpr)
+    np.testing.assert_allclose(curve.thresholds, thresholds)
+    assert curve.auc == pytest.approx(metrics.roc_auc_score(truth, scores))
+    for rate in (0.0, 0.1, 0.5, 1.0):
+        threshold = curve.threshold_for(rate)
+        assert np.mean(np.array(clean) / 6 >= threshold) <= rate
+        lower = [t for t in thresholds if t < threshold]
+        assert all(np.mean(np.array(clean) / 6 >= t) > rate for t in lower)
+
+
+def test_thresholds_and_curves_refuse_what_they_cannot_use():
+    assert alarm_threshold([0.1, 0.2, 0.2, 0.9], 0.25) == 0.9
+    with pytest.raises(InputError, match="clean"):
+        roc_curve([], [0.5])
+    with pytest.raises(InputError, match="triggered"):
+        roc_curve([0.5], [np.nan])
+    with pytest.raises(InputError, match="rate"):
+        alarm_threshold([0.5], 1.5)
+
+
+def test_tracking_counts_hits_and_false_accusations():
+    hits, wrong = tracking_score([(0, 1), (2,), ()], (1, 2))
+    assert hits.tolist() == [1, 1, 0]
+    assert wrong.tolist() == [1, 0, 0]
+    hits, wrong = tracking_score([(0, 1), (2,)], [(0,), ()])
+    assert (hits.tolist(), wrong.tolist()) == ([1, 0], [1, 1])
+    with pytest.raises(InputError, match="2 inputs"):
+        tracking_score([(0,), (1,)], [(0,)])
