@@ -13,17 +13,33 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "BayesDecoder": "codeward.decoding",
     "Code": "codeward.codes",
+    "ConsensusDecoder": "codeward.decoding",
     "InputError": "codeward._errors",
+    "PluralityDecoder": "codeward.decoding",
+    "certify": "codeward.certify",
     "design": "codeward.codes",
     "inspect": "codeward.codes",
 }
 
-__all__ = ["Code", "InputError", "__version__", "design", "inspect"]
+__all__ = [
+    "BayesDecoder",
+    "Code",
+    "ConsensusDecoder",
+    "InputError",
+    "PluralityDecoder",
+    "__version__",
+    "certify",
+    "design",
+    "inspect",
+]
 
 if TYPE_CHECKING:
     from codeward._errors import InputError
+    from codeward.certify import certify
     from codeward.codes import Code, design, inspect
+    from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,7 @@
 """`certify` as a function: conventions, limits, bad input, curves, and the large-n route."""
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,11 @@ def random_code(rng, m, n, share):
     matrix[np.arange(m), np.arange(m) % n] = True
     matrix[np.arange(n) % m, np.arange(n)] = True
     return Code(matrix)
+
+
+def test_the_package_can_be_called_as_the_contract_says():
+    package = importlib.import_module("codeward.certify")
+    assert package([[0, 0, 0, 1]], PLANE).labels.tolist() == [0]
 
 
 def test_many_inputs_come_back_in_input_order_with_equal_votes_alike():

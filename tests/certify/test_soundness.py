@@ -192,3 +192,40 @@ def test_the_harness_catches_known_bad_plurality_certificates(bad, kind):
 def test_the_harness_catches_a_consensus_certificate_that_forgets_the_empty_set():
     decoder = ConsensusDecoder(FIXED, 1, n_classes=3)
     assert "wrong label" in faults_of(consensus_without_empty_set, decoder.predict)
+
+
+def every_radius(code, every, labels):
+    """True radii under arbitrary of all c^m vote vectors at once: those equal outside the hit models share a label."""
+    radius = np.full(len(every), code.n_users)
+    for k in range(code.n_users, 0, -1):
+        for attackers in combinations(range(code.n_users), k):
+            kept = ~code.matrix[:, attackers].any(axis=1)
+            _, group = np.unique(every[:, kept], axis=0, return_inverse=True)
+            least, most = np.full(len(every), 99), np.full(len(every), -99)
+            np.minimum.at(least, group.ravel(), labels)
+            np.maximum.at(most, group.ravel(), labels)
+            radius[(least < most)[group.ravel()]] = k - 1
+    return np.where(labels < 0, 0, radius)
+
+
+@pytest.mark.parametrize(("n_classes", "m"), [(2, 6), (3, 4), (3, 5), (3, 6), (4, 5)])
+def test_every_vote_vector_of_many_codes_has_its_true_radius(n_classes, m):
+    rng = np.random.default_rng(n_classes)
+    every = np.array(list(product(range(n_classes), repeat=m)))
+    for _ in range(20):
+        n = int(rng.integers(2, 5))
+        matrix = rng.random((m, n)) < rng.choice([0.0, 0.2, 0.4, 0.6])
+        matrix[np.arange(m), np.arange(m) % n] = True
+        code = Code(matrix[rng.permutation(m)])
+        consensus = ConsensusDecoder(code, 1, int(rng.integers(0, 2)), n_classes=n_classes)
+        for decoder in (PluralityDecoder(), consensus):
+            result = certify(every, code, decoder=decoder)
+            np.testing.assert_array_equal(result.radius, every_radius(code, every, result.labels))
+
+
+def test_a_smaller_label_that_nobody_voted_for_can_win_a_tie():
+    # One user reaches a model that says 1 and the only one that says 2: label 0 ties 1 and wins, label 2 cannot.
+    code = Code([[1, 0], [0, 1], [0, 1], [1, 0]])
+    result = certify([[1, 1, 1, 2]], code)
+    assert result.witness(0).target == 0
+    assert result.witness(0).attackers == (0,)

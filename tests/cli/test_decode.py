@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from codeward.cli import main
 from codeward.cli import _decode as command
+from codeward.cli import main
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, decode_batch, estimate_confusion, save_votes
 
@@ -15,7 +15,9 @@ from codeward.decoding import BayesDecoder, decode_batch, estimate_confusion, sa
 def case(tmp_path):
     """A code with named users, votes with labels: the last 40 of 200 inputs are triggered by user 1 (target 3)."""
     rng = np.random.default_rng(0)
-    code = Code([[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1]], users=list("abcd"))
+    code = Code(
+        [[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1]], users=list("abcd")
+    )
     code.save(tmp_path / "code.json")
     labels = rng.integers(0, 4, 200)
     wrong = rng.random((200, 6)) < 0.1

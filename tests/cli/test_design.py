@@ -48,6 +48,15 @@ def test_weights_from_a_list_and_from_a_file(tmp_path: Path, capsys: pytest.Capt
     assert results[0]["utilization"] >= 0.5
 
 
+def test_many_users_are_reported_with_the_verified_guarantee(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["design", "-n", "200", "-k", "3", "-u", "0.5", "-t", "2", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["users"] == 200
+    assert result["attackers"]["detect"] >= 3
+    assert result["attackers"]["correct"] >= 3
+    assert "group" in result["note"]
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_curve_is_drawn(tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")

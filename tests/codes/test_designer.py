@@ -68,11 +68,11 @@ def test_the_check_agrees_with_the_definitions() -> None:
 
 @pytest.mark.parametrize(
     ("k", "r", "n", "models"),
-    [(2, 7, 10, 17), (2, 8, 13, 10), (3, 6, 12, 15), (3, 5, 11, 11), (2, 9, 13, 13), (3, 6, 16, 8), (2, 24, 32, 21)],
+    [(2, 7, 10, 17), (2, 8, 13, 10), (3, 6, 12, 15), (3, 5, 11, 11), (2, 9, 13, 13), (2, 24, 32, 21)],
 )
 @pytest.mark.parametrize("guarantee", ["detect", "correct"])
 def test_designs_reach_known_covering_numbers(k: int, r: int, n: int, models: int, guarantee: str) -> None:
-    found = design(n, k, r, guarantee=guarantee, max_models=models, time_limit=4)
+    found = design(n, k, r, guarantee=guarantee, max_models=models, time_limit=1.5)
     assert found.code.n_models <= models
 
 
@@ -104,7 +104,7 @@ def test_designs_reach_hard_targets(k: int, r: int, n: int, models: int, guarant
 
 @pytest.mark.parametrize(("n", "k", "r", "models"), [(16, 1, 11, 6), (8, 2, 2, 8), (16, 2, 4, 11)])
 def test_tracking_codes_are_searched_for_directly(n: int, k: int, r: int, models: int) -> None:
-    found = design(n, k, r, guarantee="track", time_limit=4)
+    found = design(n, k, r, guarantee="track", time_limit=2)
     assert found.code.n_models <= models
     assert margins_slowly(found.code.matrix, k)["track"] >= 1
 

@@ -57,7 +57,7 @@ def test_the_consensus_verdict_is_the_only_explained_label(seed, n_users, n_mode
 
 
 def test_the_guarantee_holds_under_every_arbitrary_attack_and_every_error():
-    # Five users, five models, each without one user's... every 2-sum of the identity has 3 zeros: k = 1, e = 1.
+    # Five models of one user each: every 2-sum has 3 zeros, enough for k = 1 and e = 1.
     code = Code(np.eye(5, dtype=int))
     decoder = ConsensusDecoder(code, 1, 1, n_classes=2)
     for attacker, wrong, said in product(range(5), range(5), product(range(2), repeat=2)):
@@ -88,5 +88,5 @@ def test_plurality_breaks_ties_towards_the_smaller_label():
     assert decoded.labels.tolist() == [1, 2, 3]
     assert decoded.attack_probability.tolist() == [1, 1, 0]
     assert PluralityDecoder().predict([[5, 5, 0]])[0] == 5
-    with pytest.raises(InputError, match="0..3"):
+    with pytest.raises(InputError, match=r"0\.\.3"):
         PluralityDecoder(n_classes=4).predict([[4]])

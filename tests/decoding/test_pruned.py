@@ -53,11 +53,12 @@ def test_the_bound_on_the_neglected_mass_holds(
     slack = found.neglected + 1e-9
     assert (np.abs(found.attack_probability - truth.attack_probability) <= slack).all()
     assert (np.abs(found.label_probability - truth.label_probability) <= slack[:, None]).all()
-    # The most probable set is right wherever its probability (given an attack) is above what was left out.
+    # The most probable set is right wherever its probability is above what was left out and no interval was used.
     joint = np.exp(decoder.posterior(votes)).sum(axis=2) * decoder.sets_.best_weights / decoder.sets_.weights
     for row in range(votes.shape[0]):
-        if truth.attack_probability[row] * joint[row].max() > 3 * slack[row]:
+        if budget == 10_000 and truth.attack_probability[row] * joint[row].max() > 3 * slack[row]:
             assert found.suspects[row] == truth.suspects[row]
+    assert np.isfinite(found.user_probability).all()
     if budget == 10_000 and tolerance == 1e-12:
         assert found.neglected.max() < 1e-9
         np.testing.assert_allclose(found.user_probability, truth.user_probability, atol=1e-8)
@@ -87,7 +88,9 @@ def test_many_users_are_pruned_automatically_and_the_attacker_is_found():
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), n_users=st.integers(2, 9), size=st.integers(1, 3), scale=st.sampled_from([0.1, 2.0]))
+@given(
+    seed=st.integers(0, 2**32 - 1), n_users=st.integers(2, 9), size=st.integers(1, 3), scale=st.sampled_from([0.1, 2.0])
+)
 def test_the_interval_for_sets_without_failed_hits_holds_the_mean(seed, n_users, size, scale):
     from itertools import combinations
 

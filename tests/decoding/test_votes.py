@@ -110,10 +110,14 @@ def test_score_files_of_the_published_defenses_come_and_go(data, tmp_path):
     np.testing.assert_array_equal(back.votes, data["votes"])
     np.testing.assert_array_equal(back.labels, data["labels"])
     # As their scripts write it, and as their scripts read it.
-    torch.save({"labels": torch.as_tensor(data["labels"]), "scores": torch.as_tensor(data["scores"])}, tmp_path / "s.pth")
+    torch.save(
+        {"labels": torch.as_tensor(data["labels"]), "scores": torch.as_tensor(data["scores"])}, tmp_path / "s.pth"
+    )
     np.testing.assert_array_equal(load_scores(tmp_path / "s.pth").votes, data["scores"].argmax(axis=2))
     assert torch.load(tmp_path / "hot.pth", weights_only=True)["scores"].max(2).indices.shape == (23, 5)
-    torch.save({"labels": torch.as_tensor(data["labels"]), "scores": torch.as_tensor(data["votes"])}, tmp_path / "i.pth")
+    torch.save(
+        {"labels": torch.as_tensor(data["labels"]), "scores": torch.as_tensor(data["votes"])}, tmp_path / "i.pth"
+    )
     np.testing.assert_array_equal(load_scores(tmp_path / "i.pth").votes, data["votes"])
 
 

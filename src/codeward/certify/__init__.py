@@ -1,4 +1,12 @@
-"""Certificates: what no attack by k users can change, per threat model. Never imports torch."""
+"""Certificates: what no attack by k users can change, per threat model. Never imports torch.
+
+The package is callable: ``codeward.certify(votes, code)`` is `certify`. The contract gives function and package one
+name, and importing any of its modules binds ``codeward.certify`` to the package.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
 
 from codeward.certify._certificates import Certificates, Threat, Witness, join_certificates
 from codeward.certify._collective import CollectiveCertificate, certify_collective
@@ -21,3 +29,12 @@ __all__ = [
     "join_certificates",
     "plot_certified_accuracy",
 ]
+
+
+class _CallableModule(ModuleType):
+    def __call__(self, *arguments: Any, **options: Any) -> Certificates:
+        """See `codeward.certify.certify`."""
+        return certify(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -41,7 +41,9 @@ def certify(
         "--collective",
         help="Also: outputs that one attacker set can change at once (holds all votes in memory).",
     ),
-    time_limit: float = typer.Option(60.0, "--time-limit", help="Seconds for the solver; then sound lower bounds."),
+    time_limit: float = typer.Option(
+        60.0, "--time-limit", help="Seconds for the solver (each k of --collective anew); then sound bounds."
+    ),
     plot: Path = typer.Option(None, "--plot", help="Draw the certified share against k: .png, .svg or .pdf."),
     output: Path = typer.Option(None, "--output", "-o", help="Certificate per input: .jsonl, .csv or .npz."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as one JSON object."),

@@ -39,9 +39,11 @@ def fetch(
 
     Example: codeward data fetch mnist cifar10 --data-dir data
     """
-    from codeward.data import CATALOG, fetch_dataset
+    from codeward.data import fetch_dataset
 
-    folders = {name: str(fetch_dataset(name, data_dir, url, progress=not as_json)) for name in names or CATALOG}
+    folders = {name: str(fetch_dataset(name, data_dir, url, progress=not as_json)) for name in _pick(names)}
+    if "digits" in folders:
+        folders["digits"] = "(embedded)"
     if as_json:
         print(json.dumps(folders))
         return
@@ -52,13 +54,9 @@ def fetch(
 @data_app.command("check")
 def check(names: list[str] = _NAMES, data_dir: Path = _DIR, as_json: bool = _JSON) -> None:
     """Verify the files that are there against their checksums; exits 1 when a named or present set is not whole."""
-    from codeward._errors import InputError
-    from codeward.data import CATALOG, check_dataset
+    from codeward.data import check_dataset
 
-    for name in names or []:
-        if name not in CATALOG:
-            raise InputError(f"no data set is named {name!r}; choose one of {', '.join(CATALOG)}")
-    states = {name: check_dataset(name, data_dir) for name in names or CATALOG}
+    states = {name: check_dataset(name, data_dir) for name in _pick(names)}
     if as_json:
         print(json.dumps(states))
     else:
@@ -67,3 +65,14 @@ def check(names: list[str] = _NAMES, data_dir: Path = _DIR, as_json: bool = _JSO
     # A set nobody asked for may be missing; a damaged one never passes.
     if any(state != "ok" and (names or state != "missing") for state in states.values()):
         raise typer.Exit(1)
+
+
+def _pick(names: list[str] | None) -> list[str]:
+    """Return the names asked for, all when none is; a wrong one is refused before anything is done."""
+    from codeward._errors import InputError
+    from codeward.data import CATALOG
+
+    for name in names or []:
+        if name not in CATALOG:
+            raise InputError(f"no data set is named {name!r}; choose one of {', '.join(CATALOG)}")
+    return list(names or CATALOG)

@@ -1,5 +1,6 @@
 """``codeward decode``: from a vote file to verdicts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,10 @@ import typer
 from codeward._errors import InputError
 
 if TYPE_CHECKING:
-    from codeward.decoding import Decoder, VoteReader
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from codeward.decoding import Decoded, Decoder, VoteReader, VoteSet
 
 #: Inputs decoded at a time.
 CHUNK = 20_000
@@ -18,17 +22,27 @@ def decode(
     votes: Path = typer.Argument(..., help="Vote file: .npz (votes, labels, confusion) or .csv."),
     code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
     decoder: str = typer.Option("bayes", help="bayes, plurality or consensus."),
-    attackers: int = typer.Option(None, help="consensus: the most users that may attack (k)."),
+    attackers: int | None = typer.Option(None, help="consensus: the most users that may attack (k)."),
     errors: int = typer.Option(0, help="consensus: wrong clean votes to tolerate (e)."),
     attack_rate: float = typer.Option(0.5, help="bayes: prior probability of an attack (A)."),
     success_rate: float = typer.Option(0.99, help="bayes: how often a trigger works in a hit model (S)."),
     max_attackers: int = typer.Option(3, help="bayes: the number of attackers is uniform on 0 to this (Q)."),
-    accuracy: float = typer.Option(None, help="bayes: assume models this accurate, errors alike, when nothing is known."),
-    classes: int = typer.Option(None, help="Number of classes; by default as in the confusion matrices or the votes."),
-    batch: bool = typer.Option(False, "--batch", help="bayes: decode all inputs together (shared attackers and targets)."),
-    threshold: float = typer.Option(None, help="Attack probability from which an input is an alarm (default 0.5)."),
-    false_alarm_rate: float = typer.Option(None, help="Set the threshold on the even-numbered inputs, taken as clean."),
-    output: Path = typer.Option(None, "--output", "-o", help="Verdict per input: .jsonl, .csv or .npz."),
+    accuracy: float | None = typer.Option(
+        None, help="bayes: assume models this accurate, errors alike, when nothing is known."
+    ),
+    classes: int | None = typer.Option(
+        None, help="Number of classes; by default as in the confusion matrices or the votes."
+    ),
+    batch: bool = typer.Option(
+        False, "--batch", help="bayes: decode all inputs together (shared attackers and targets)."
+    ),
+    threshold: float | None = typer.Option(
+        None, help="Attack probability from which an input is an alarm (default 0.5)."
+    ),
+    false_alarm_rate: float | None = typer.Option(
+        None, help="Set the threshold on the even-numbered inputs, taken as clean."
+    ),
+    output: Path | None = typer.Option(None, "--output", "-o", help="Verdict per input: .jsonl, .csv or .npz."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as one JSON object."),
 ) -> None:
     r"""Decode votes: label, attack probability, suspects and target of every input.
@@ -77,7 +91,7 @@ def decode(
     # 2. One pass over the file; a second one before it where a threshold is to be set.
     if false_alarm_rate is not None:
         threshold = _find_threshold(reader, chosen, false_alarm_rate)
-    held_out = source is not None and "even-numbered" in source
+    held_out = decoder == "bayes" and accuracy is None and reader.confusion is None
     summary = Summary(the_code, 0.5 if threshold is None else threshold, held_out)
     with open_writer(output, the_code) as write:
         for start, part, verdicts in _decode_file(reader, chosen, batch, as_json):
@@ -105,7 +119,7 @@ def _find_classes(reader: "VoteReader", classes: int | None) -> int:
     return max(2, largest + 1)
 
 
-def _find_confusion(reader: "VoteReader", n_classes: int, accuracy: float | None):  # type: ignore[no-untyped-def]
+def _find_confusion(reader: "VoteReader", n_classes: int, accuracy: float | None) -> "tuple[NDArray[np.float64], str]":
     """Confusion matrices of the m models, shape (m, c, c), and where they come from in words."""
     import numpy as np
 
@@ -116,7 +130,9 @@ def _find_confusion(reader: "VoteReader", n_classes: int, accuracy: float | None
             raise InputError(f"--accuracy must be between 0 and 1, got {accuracy}")
         one = np.full((n_classes, n_classes), (1 - accuracy) / max(n_classes - 1, 1))
         np.fill_diagonal(one, accuracy)
-        return np.repeat(one[None], reader.n_models, axis=0), f"assumed: every model right with probability {accuracy:g}"
+        return np.repeat(
+            one[None], reader.n_models, axis=0
+        ), f"assumed: every model right with probability {accuracy:g}"
     if reader.confusion is not None:
         return reader.confusion, "given in the vote file"
     if not reader.has_labels:
@@ -149,8 +165,10 @@ def _find_threshold(reader: "VoteReader", decoder: "Decoder", rate: float) -> fl
     return alarm_threshold(np.concatenate(seen), rate)
 
 
-def _decode_file(reader: "VoteReader", decoder: "Decoder", batch: bool, quiet: bool):  # type: ignore[no-untyped-def]
-    """Yield (first input, part of the file, verdicts), with a progress bar; one part when the batch is decoded whole."""
+def _decode_file(
+    reader: "VoteReader", decoder: "Decoder", batch: bool, quiet: bool
+) -> "Iterator[tuple[int, VoteSet, Decoded]]":
+    """Yield (first input, part of the file, verdicts), with a progress bar; a batch is one part."""
     from codeward._progress import show_progress
     from codeward.decoding import BayesDecoder, decode_batch
 

@@ -1,12 +1,17 @@
 """``codeward design``: find a code for a number of users and attackers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from codeward._errors import InputError
+
+if TYPE_CHECKING:
+    from codeward.codes._designer import Design
+    from codeward.codes._inspect import Inspection
 
 
 def design(
@@ -61,7 +66,7 @@ def design(
 
         with show_progress("drawing", time_limit, quiet=as_json) as progress:
             plot_trade_off(compare_models(users, seconds=time_limit, seed=seed, progress=progress), users, curve)
-    inspection = inspect(found.code)
+    inspection = _add_verified(inspect(found.code), found)
     if as_json:
         result: dict[str, Any] = inspection.to_json()
         result |= {
@@ -91,6 +96,22 @@ def design(
     for path in (output, curve):
         if path is not None:
             print(f"written to {path}")
+
+
+def _add_verified(inspection: "Inspection", found: "Design") -> "Inspection":
+    """Raise the sizes of an inspection to what the design verified, where many users cut the inspection short.
+
+    BTC(k) is BCC(k), BCC(k) is BDC(k), and BDC(2k) is BCC(k).
+    """
+    k, guarantee = found.n_attackers, found.guarantee
+    arbitrary = guarantee == "correct-arbitrary"
+    return replace(
+        inspection,
+        detect=max(inspection.detect, 2 * k if arbitrary else k),
+        correct=max(inspection.correct, 0 if guarantee == "detect" else k),
+        correct_arbitrary=max(inspection.correct_arbitrary, k if arbitrary else 0),
+        track=max(inspection.track, k if guarantee == "track" else 0),
+    )
 
 
 def _check_suffix(path: Path | None, allowed: tuple[str, ...]) -> None:

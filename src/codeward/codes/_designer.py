@@ -16,7 +16,6 @@ from codeward.codes._demands import meets
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._patterns import count_attacker_sets
 from codeward.codes._request import Request, check_request, make_request
-from codeward.codes._solve import solve
 from codeward.codes._weights import assign_columns, check_weights, sample_utilization
 
 #: Row weights tried at most for a utilization that counts samples.
@@ -125,7 +124,7 @@ def design(
     else:
         least = row_weight if row_weight is not None else _share_of(n_users, utilization or 0.0)
         request = make_request(n_users, n_attackers, least, guarantee, margin)
-        found = solve(request, time_limit, seed, report=report)
+        found = _solve(request, time_limit, seed, report=report)
     report.finish()
     return _conclude(found, max_models, sizes, start)
 
@@ -194,13 +193,13 @@ def _largest_weight(
     share = 0.4 * seconds / (len(possible).bit_length() + 1)
     while low < high:
         middle = (low + high) // 2
-        found = solve(possible[middle], share, seed, max_models, report)
+        found = _solve(possible[middle], share, seed, max_models, report)
         if found.size <= max_models:
             best, low = found, middle + 1
         else:
             high = middle
     for request in possible[low : low + 2]:
-        found = solve(request, 0.25 * seconds, seed, max_models, report)
+        found = _solve(request, 0.25 * seconds, seed, max_models, report)
         if found.size > max_models:
             break
         best = found
@@ -225,7 +224,7 @@ def _weighted(
     least, reached = _share_of(n_users, utilization), 0.0
     for turn in range(WEIGHT_TRIES):
         request = make_request(n_users, n_attackers, least, guarantee, margin)
-        found = solve(request, seconds / WEIGHT_TRIES, seed, report=report)
+        found = _solve(request, seconds / WEIGHT_TRIES, seed, report=report)
         if found.matrix is None:
             return found
         reached = max(reached, sample_utilization(assign_columns(found.matrix, sizes), sizes))
@@ -238,6 +237,15 @@ def _weighted(
         f"design: with these weights the poorest model reaches {reached:.3f} of the samples, not {utilization}; "
         "a few users hold too much: ask for a smaller utilization or split their data into several accounts"
     )
+
+
+def _solve(
+    request: Request, seconds: float, seed: int, enough: int = 0, report: Callable[[str], None] = lambda note: None
+) -> Incumbent:
+    # The compiled searches import numba, which takes a second; only a design pays for it.
+    from codeward.codes._solve import solve
+
+    return solve(request, seconds, seed, enough, report)
 
 
 def _share_of(n_users: int, utilization: float) -> int:

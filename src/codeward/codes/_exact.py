@@ -19,11 +19,13 @@ def fits_exact(request: Request) -> bool:
     return comb(n, b) <= MAX_BLOCKS and comb(n, b) * comb(b, k) <= MAX_ENTRIES
 
 
-def solve_covering(request: Request, at_most: int, seconds: float, seed: int) -> tuple[NDArray[np.bool_] | None, int]:
+def solve_covering(
+    request: Request, at_most: int, seconds: float, seed: int, wall: float = 60.0
+) -> tuple[NDArray[np.bool_] | None, int]:
     """Find a covering of at most ``at_most`` blocks of exactly n - r users, or prove a bound.
 
     Uses OR-tools' CP-SAT (one worker and a deterministic time limit: the same answer every time) when it is installed,
-    else HiGHS through SciPy (stopped by the clock).
+    else HiGHS through SciPy (stopped by the clock). ``wall`` seconds end either.
 
     Returns
     -------
@@ -39,14 +41,14 @@ def solve_covering(request: Request, at_most: int, seconds: float, seed: int) ->
     sets = np.array(list(combinations(range(n), k)), dtype=np.int64)
     inside: NDArray[np.bool_] = np.asarray(candidates[:, sets].all(axis=2)).T  # (k-sets, blocks)
     try:
-        counts, bound = _solve_cpsat(inside, request.margin, at_most, seconds, seed)
+        counts, bound = _solve_cpsat(inside, request.margin, at_most, seconds, seed, wall)
     except ImportError:
-        counts, bound = _solve_highs(inside, request.margin, at_most, seconds)
+        counts, bound = _solve_highs(inside, request.margin, at_most, min(seconds, wall))
     return None if counts is None else np.repeat(candidates, counts, axis=0), bound
 
 
 def _solve_cpsat(
-    inside: NDArray[np.bool_], fold: int, at_most: int, seconds: float, seed: int
+    inside: NDArray[np.bool_], fold: int, at_most: int, seconds: float, seed: int, wall: float
 ) -> tuple[NDArray[np.int64] | None, int]:
     from ortools.sat.python import cp_model
 
@@ -61,7 +63,7 @@ def _solve_cpsat(
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_deterministic_time = seconds
-    solver.parameters.max_time_in_seconds = 2 * seconds
+    solver.parameters.max_time_in_seconds = wall
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         return None, at_most + 1

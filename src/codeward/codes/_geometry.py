@@ -108,10 +108,11 @@ def geometric_coverings(strength: int, max_points: int, max_blocks: int) -> Iter
                 blocks = flats(affine_hyperplanes(dimension, q), strength)
                 if len(blocks) <= max_blocks:
                     yield f"{strength - 1}-flats of AG({dimension},{q})", blocks
-    if strength < 3:
+    # No orbit of PSL(2, q) is known to cover more than five points evenly.
+    if not 3 <= strength <= 5:
         return
     for q in orders:
-        if q + 1 <= max_points and q <= 32:
+        if q + 1 <= max_points and comb(q + 1, strength) <= MAX_WALKED_SETS:
             yield from _line_designs(q, strength, max_blocks)
 
 

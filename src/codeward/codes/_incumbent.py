@@ -18,8 +18,8 @@ from codeward.codes._request import Request
 TRIMS = 8
 #: Attacker sets up to which a candidate is verified: a few seconds.
 MAX_VERIFIED = 8_000_000
-#: Blocks times k-sets past which trimming costs more than it gives.
-MAX_TRIMMED = 2_000_000
+#: Size of the tables (k-sets by blocks or points) past which trimming costs more than it gives.
+MAX_TRIMMED = 4_000_000
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Incumbent:
 def trim(blocks: NDArray[np.bool_], strength: int, fold: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Take points out of blocks in random order while every ``strength``-set stays in ``fold`` blocks."""
     n_blocks, n_points = blocks.shape
-    if comb(n_points, strength) * n_blocks > MAX_TRIMMED:
+    if comb(n_points, strength) * strength * max(n_blocks, n_points) > MAX_TRIMMED:
         return blocks
     sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
     inside: NDArray[np.bool_] = np.asarray(blocks[:, sets].all(axis=2))

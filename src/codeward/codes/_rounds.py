@@ -1,8 +1,5 @@
 """Rounds of annealing: how much effort goes to which number of blocks, plain and under a group."""
 
-import numpy as np
-from numpy.typing import NDArray
-
 from codeward.codes._annealing import MAX_COUNTED_SETS, BlockState, anneal_blocks, move_cost, start_blocks
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._patterns import count_attacker_sets
@@ -99,12 +96,3 @@ def run_annealing(best: Incumbent, state: BlockState, hot: float, cold: float, m
         if best.finished:
             return False
     return False
-
-
-def refill(blocks: NDArray[np.bool_], size: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Fill blocks up to ``size`` points at random: a covering stays one."""
-    filled = blocks.copy()
-    for row in filled:
-        spare = rng.permutation(np.flatnonzero(~row))[: max(size - int(row.sum()), 0)]
-        row[spare] = True
-    return filled

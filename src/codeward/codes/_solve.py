@@ -12,13 +12,15 @@ from codeward.codes._families import offer_blown_codes, offer_families, offer_pa
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._request import Request
 from codeward.codes._rounds import anneal_coverings, anneal_orbits
-from codeward.codes._tracking import anneal_directly, stack_random_rows
+from codeward.codes._tracking import anneal_directly, offer_all_rows, stack_random_rows
 
 #: Work units (table look-ups, about) granted per second of the time limit: well under half of what a core does, so that
 #: the work runs out before the clock does and the result depends on the seed alone.
 WORK_PER_SECOND = 20e6
 #: Codes with more models than this are not built.
 MAX_MODELS = 20_000
+#: Rows of the plain tracking code that every search for one begins with.
+MAX_PLAIN_ROWS = 2_000
 #: From this many users on, codes on fewer points get most of the effort.
 MANY_USERS = 40
 
@@ -61,7 +63,8 @@ def _search_covering(best: Incumbent, work: float, seconds: float, seed: int) ->
     anneal_directly(best, 0.05 * work)
     offer_blown_codes(best, (0.5 if many else 0.12) * work)
     if best.request.covering_only and not best.finished and fits_exact(best.request):
-        blocks, proved = solve_covering(best.request, best.size - 1, 0.1 * seconds, seed)
+        wall = max(0.1, best.deadline - time.monotonic())
+        blocks, proved = solve_covering(best.request, best.size - 1, 0.1 * seconds, seed, wall)
         best.bound = max(best.bound, proved)
         if blocks is not None:
             best.offer_covering(blocks, "exact solver")
@@ -72,6 +75,7 @@ def _search_covering(best: Incumbent, work: float, seconds: float, seed: int) ->
 
 def _search_tracking(best: Incumbent, work: float, seconds: float) -> None:
     request = best.request
+    offer_all_rows(best, MAX_PLAIN_ROWS)
     correcting = Request(request.n_users, request.n_attackers, request.row_weight, "correct", request.margin)
     part = Incumbent(correcting, bound_models(correcting), best.deadline, best.rng, work=0.1 * work)
     offer_paper(part, MAX_MODELS)

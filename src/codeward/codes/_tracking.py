@@ -1,6 +1,7 @@
 """Searches for codes whose property is more than a covering: correction and tracking, with margins."""
 
 import time
+from itertools import combinations
 from math import ceil, log
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from codeward.codes._direct import anneal_pairs, fits_direct, start_pairs
 from codeward.codes._incumbent import Incumbent
+from codeward.codes._patterns import count_attacker_sets
 from codeward.codes._rounds import CHUNK
 
 #: Moves of the shortest direct annealing; lengths double after every few failures.
@@ -59,6 +61,22 @@ def _start_rows(best: Incumbent, target: int, turn: int) -> NDArray[np.bool_]:
     return rows
 
 
+def offer_all_rows(best: Incumbent, max_models: int) -> None:
+    """Offer all rows with at most k zeros, each ``margin`` times: a BTC of many models, but always one.
+
+    Of two attacker sets one has a member outside the other; the row whose zeros are that other set tells them apart,
+    and the row of ones tells labels apart.
+    """
+    request = best.request
+    n, k = request.n_users, request.n_attackers
+    if count_attacker_sets(n, k) * request.margin > max_models:
+        return
+    rows = np.ones((count_attacker_sets(n, k), n), dtype=bool)
+    for i, chosen in enumerate(chosen for j in range(k + 1) for chosen in combinations(range(n), j)):
+        rows[i, list(chosen)] = False
+    best.offer_code(np.repeat(rows, request.margin, axis=0), f"all rows with at most {k} zeros")
+
+
 def stack_random_rows(best: Incumbent, base: NDArray[np.bool_]) -> None:
     """Stack random rows on a correcting code until all k-sums differ (Corollary 5.2 with a random separable part).
 
@@ -75,7 +93,8 @@ def stack_random_rows(best: Incumbent, base: NDArray[np.bool_]) -> None:
     pool = rng.permuted(np.tile(np.arange(n) < ones, (8 * likely, 1)), axis=1)
     low, high = 0, likely
     while not best.offer_code(np.vstack([base, pool[:high]]), _name_stack(high, ones)):
-        if best.finished or high == len(pool):
+        # Without any code yet the clock does not count: a late answer is better than none.
+        if (best.finished and best.matrix is not None) or high == len(pool):
             return
         low, high = high, 2 * high
     started = time.monotonic()

@@ -36,6 +36,9 @@ class Entry:
 
     ``mean`` and ``std`` are public constants. They are never computed from users' data: a statistic over all users
     would let one user touch every sub-model, and with that break the isolation every guarantee rests on.
+
+    ``sizes`` are the numbers of training and test images: where a file has no published checksum (Fashion-MNIST's
+    unpacked files), they and the label range are what tells a wrong file.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Entry:
     n_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    sizes: tuple[int, int]
     train: tuple[DataFile, ...] = ()
     test: tuple[DataFile, ...] = ()
     home: str = ""
@@ -55,7 +59,7 @@ _BATCHES = "cifar-10-batches-bin"
 CATALOG: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry("digits", "8x8 digits, ships with scikit-learn", (1, 8, 8), 10, (0.305,), (0.376,)),
+        Entry("digits", "8x8 digits, ships with scikit-learn", (1, 8, 8), 10, (0.305,), (0.376,), (1258, 539)),
         Entry(
             "mnist",
             "28x28 handwritten digits, 60,000 + 10,000",
@@ -63,6 +67,7 @@ CATALOG: dict[str, Entry] = {
             10,
             (0.1307,),
             (0.3081,),
+            (60_000, 10_000),
             (
                 DataFile("train-images-idx3-ubyte", "6bbc9ace898e44ae57da46a324031adb"),
                 DataFile("train-labels-idx1-ubyte", "a25bea736e30d166cdddb491f175f624"),
@@ -86,6 +91,7 @@ CATALOG: dict[str, Entry] = {
             10,
             (0.2860,),
             (0.3530,),
+            (60_000, 10_000),
             (
                 DataFile("train-images-idx3-ubyte", None, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
                 DataFile("train-labels-idx1-ubyte", None, "25c81989df183df01b3e8a0aad5dffbe"),
@@ -109,6 +115,7 @@ CATALOG: dict[str, Entry] = {
             10,
             (0.4914, 0.4822, 0.4465),
             (0.2470, 0.2435, 0.2616),
+            (50_000, 10_000),
             tuple(
                 DataFile(f"{_BATCHES}/data_batch_{number}.bin", md5)
                 for number, md5 in enumerate(

@@ -74,7 +74,17 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
 
 
 def load_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
-    """Read the files of a catalogued data set, every one verified."""
+    """Read the files of a catalogued data set, every one verified; the whole must have the published size."""
+    train, test = _parse_files(entry, folder)
+    for part, samples, size in (("training", train, entry.sizes[0]), ("test", test, entry.sizes[1])):
+        if len(samples) != size:
+            raise InputError(f"{folder}: {len(samples)} {part} images, {entry.name} has {size}; files swapped?")
+        if int(samples.labels.max()) >= entry.n_classes:
+            raise InputError(f"{folder}: {part} label {int(samples.labels.max())}, not 0..{entry.n_classes - 1}")
+    return train, test
+
+
+def _parse_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
     python_batches = folder / "cifar-10-batches-py"
     missing = [file.name for file in entry.train + entry.test if not _is_there(folder / file.name)]
     if missing and entry.name == "cifar10" and python_batches.is_dir():

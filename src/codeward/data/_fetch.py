@@ -1,17 +1,34 @@
 """Bring data sets from their homes, every file checked against its published hash."""
 
+import contextlib
 import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from codeward._errors import InputError
-from codeward.data._catalog import CATALOG, Entry
+from codeward._files import write_atomic
+from codeward._progress import Progress, show_progress
+from codeward.data._catalog import CATALOG, DataFile, Entry
 from codeward.data._datasets import find_data_dir, load_files
+from codeward.data._readers import read_checked
 
 #: Environment variable with a mirror to use instead of a data set's home; files keep their names under it.
 MIRROR = "CODEWARD_MIRROR"
+
+#: Seconds without a byte from the server after which a download is given up.
+_TIMEOUT = 60
+
+
+def find_entry(name: str) -> Entry:
+    """Return the catalogue's entry; an unknown name is refused with the known ones."""
+    entry = CATALOG.get(name)
+    if entry is None:
+        raise InputError(f"no data set is named {name!r}; choose one of {', '.join(CATALOG)}")
+    return entry
 
 
 def fetch_dataset(
@@ -19,53 +36,60 @@ def fetch_dataset(
 ) -> Path:
     """Download a data set with pooch, verify it, and return its folder.
 
-    Nothing appears under its final name before its hash matched; what is there already is not fetched again.
+    Nothing appears under its final name before its hash matched. What is there and whole is not fetched again, so an
+    interrupted fetch goes on with the next file; what is there and damaged is reported, never replaced or removed.
 
     Parameters
     ----------
     name : str
-        A name of the catalogue other than ``digits`` (which ships with scikit-learn).
+        A name of the catalogue; ``digits`` ships with scikit-learn and needs nothing.
     data_dir : path-like, optional
     base_url : str, optional
         A mirror; else ``CODEWARD_MIRROR``, else the data set's home.
     progress : bool
         Show a bar per file.
     """
-    entry = CATALOG.get(name)
-    if entry is None:
-        raise InputError(f"no data set is named {name!r}; choose one of {', '.join(CATALOG)}")
+    entry = find_entry(name)
     folder = find_data_dir(data_dir) / name
     if not entry.downloads:
         return folder
-    home = base_url or os.environ.get(MIRROR) or entry.home
+    return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, progress)
+
+
+def fetch_files(entry: Entry, folder: Path, home: str, progress: bool = False) -> Path:
+    """Bring the files of one entry from ``home`` into ``folder`` (see `fetch_dataset`)."""
+    files = entry.train + entry.test
+    missing = [file for file in files if not _is_whole(folder, file)]
     folder.mkdir(parents=True, exist_ok=True)
-    for download in entry.downloads:
-        if _present(entry, folder, download.name):
-            continue
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
-            packed = _download(home.rstrip("/") + "/" + download.name, download.md5, Path(scratch), progress)
-            if download.name.endswith(".tar.gz"):
-                with tarfile.open(packed) as archive:
-                    archive.extractall(scratch, filter="data")
-                inner = next(path for path in Path(scratch).iterdir() if path.is_dir())
-                shutil.rmtree(folder / inner.name, ignore_errors=True)
-                os.replace(inner, folder / inner.name)
-            else:
-                os.replace(packed, folder / download.name)
+    try:
+        for download in entry.downloads:
+            archive = download.name.endswith(".tar.gz")
+            wanted = missing if archive else [file for file in missing if f"{file.name}.gz" == download.name]
+            if not wanted:
+                continue
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+                url = home.rstrip("/") + "/" + download.name
+                packed = _download(url, download.md5, Path(scratch), progress)
+                if archive:
+                    _unpack(packed, wanted, folder, url)
+                else:
+                    os.replace(packed, folder / download.name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # only when nothing is in it
+        raise
     load_files(entry, folder)  # every file once more, content and header
     return folder
 
 
 def check_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
     """Verify what is there; returns ``ok``, ``missing``, or what is wrong."""
-    entry = CATALOG[name]
+    entry = find_entry(name)
     folder = find_data_dir(data_dir) / name
     if not entry.downloads:
         return "ok"
-    if (
-        not any((folder / part).exists() for file in entry.train for part in (file.name, file.name + ".gz"))
-        and not (folder / "cifar-10-batches-py").is_dir()
-    ):
+    parts = [part for file in entry.train + entry.test for part in (file.name, file.name + ".gz")]
+    if not any((folder / part).exists() for part in [*parts, "cifar-10-batches-py"]):
         return "missing"
     try:
         load_files(entry, folder)
@@ -74,10 +98,28 @@ def check_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> 
     return "ok"
 
 
-def _present(entry: Entry, folder: Path, download: str) -> bool:
-    if download.endswith(".tar.gz"):
-        return all((folder / file.name).is_file() for file in entry.train + entry.test)
-    return (folder / download).is_file() or (folder / download.removesuffix(".gz")).is_file()
+def _is_whole(folder: Path, file: DataFile) -> bool:
+    """Tell whether a file need not be fetched; a damaged one is the user's to remove."""
+    if not any((folder / name).is_file() for name in (file.name, file.name + ".gz")):
+        return False
+    try:
+        read_checked(folder, file)
+    except InputError as error:
+        raise InputError(f"{error}; remove it and fetch again") from error
+    return True
+
+
+def _unpack(packed: Path, wanted: list[DataFile], folder: Path, url: str) -> None:
+    """Copy the wanted files out of an archive, and nothing else that may be in it."""
+    try:
+        with tarfile.open(packed) as archive:
+            for file in wanted:
+                member = archive.extractfile(file.name)
+                if member is None:
+                    raise InputError(f"{url}: {file.name} is not a file in it")
+                write_atomic(folder / file.name, partial(shutil.copyfileobj, member))
+    except (tarfile.TarError, KeyError, EOFError) as error:
+        raise InputError(f"{url}: not the expected archive ({error})") from error
 
 
 def _download(url: str, md5: str, scratch: Path, progress: bool) -> Path:
@@ -86,39 +128,46 @@ def _download(url: str, md5: str, scratch: Path, progress: bool) -> Path:
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)
-    try:
-        return Path(
-            pooch.retrieve(
-                url,
-                known_hash=f"md5:{md5}",
-                fname=url.rsplit("/", 1)[1],
-                path=scratch,
-                downloader=pooch.HTTPDownloader(progressbar=_Bar(url) if progress else False, timeout=60),
+    with _open_bar(url.rsplit("/", 1)[1], progress) as bar:
+        fetch = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
+        try:
+            kept = pooch.retrieve(
+                url, known_hash=f"md5:{md5}", fname=url.rsplit("/", 1)[1], path=scratch, downloader=fetch
             )
-        )
-    except ValueError as error:  # pooch's word for a hash that does not match
-        raise InputError(f"{url}: the download does not have the published md5 {md5}; nothing was kept") from error
-    except OSError as error:  # requests' errors are OSErrors
-        raise InputError(f"{url}: could not be downloaded ({error}); give a mirror with --url or {MIRROR}") from error
+        # requests' errors are OSErrors, some of them ValueErrors too; a hash that does not match is a ValueError only.
+        except OSError as error:
+            raise InputError(
+                f"{url}: could not be downloaded ({error}); give a mirror with --url or {MIRROR}"
+            ) from error
+        except ValueError as error:
+            raise InputError(f"{url}: the download does not have the published md5 {md5}; nothing was kept") from error
+    return Path(kept)
 
 
 class _Bar:
-    """The progress object pooch drives; drawn by `codeward._progress`."""
+    """The progress object pooch drives, in mebibytes; drawn by `codeward._progress` once the size is known."""
 
-    def __init__(self, url: str) -> None:
-        from codeward._progress import show_progress
-
+    def __init__(self, name: str, stack: contextlib.ExitStack) -> None:
         self.total = 0
-        self._context = show_progress(url.rsplit("/", 1)[1], 0)
-        self._bar = self._context.__enter__()
+        self._name, self._stack, self._full = name, stack, False
+        self._bar: Progress | None = None
 
     def update(self, amount: int) -> None:
         """Advance by bytes."""
-        self._bar.advance(amount)
+        if self._bar is None:
+            self._bar = self._stack.enter_context(show_progress(self._name, max(self.total, 1) / 2**20))
+        if not self._full:
+            self._bar.advance(amount / 2**20, "MiB")
 
     def reset(self) -> None:
-        """Start over: pooch calls it once at the end."""
+        """Note that all has come: pooch then counts the whole size once more."""
+        self._full = True
 
     def close(self) -> None:
-        """Close the bar."""
-        self._context.__exit__(None, None, None)
+        """Nothing to do: the bar closes with its context, also when a download fails."""
+
+
+@contextlib.contextmanager
+def _open_bar(name: str, progress: bool) -> Iterator[_Bar | bool]:
+    with contextlib.ExitStack() as stack:
+        yield _Bar(name, stack) if progress else False

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward._errors import InputError
 from codeward._files import write_atomic
 
 
@@ -25,7 +26,10 @@ def plot_class_shares(
     n_classes : int
         Classes to show; those in ``labels`` when 0.
     """
-    from matplotlib import colormaps
+    suffix = Path(path).suffix.lstrip(".").lower()
+    if suffix not in ("svg", "png", "pdf"):
+        raise InputError(f"{path}: a plot ends in .svg, .png or .pdf")
+    from matplotlib import colormaps, rc_context
     from matplotlib.figure import Figure
 
     classes = n_classes or int(labels.max()) + 1
@@ -46,6 +50,7 @@ def plot_class_shares(
     axes.set_xlabel("share of the user's samples")
     axes.set_ylabel("user")
     axes.legend(title="class", bbox_to_anchor=(1.01, 1), loc="upper left", fontsize=7, title_fontsize=7)
-    suffix = Path(path).suffix.lstrip(".")
+    # No date and named ids: the same split gives the same bytes.
     metadata = {"Date": None} if suffix == "svg" else None
-    write_atomic(path, lambda out: figure.savefig(out, format=suffix, dpi=150, metadata=metadata))
+    with rc_context({"svg.hashsalt": "codeward"}):
+        write_atomic(path, lambda out: figure.savefig(out, format=suffix, dpi=150, metadata=metadata))

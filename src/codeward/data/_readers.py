@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import pickle
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from codeward.data._samples import Samples
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 #: Larger .npz arrays are refused before they are read into memory.
 MAX_ARRAY_BYTES = 8 * 2**30
+#: Gzip files that unpack to more are refused before they fill the memory; the largest official file has 47 MB.
+MAX_UNPACKED_BYTES = 2**28
+#: Labels number the classes from 0; a higher one is an id or a mistake.
+MAX_CLASSES = 10_000
 
 
 def read_checked(folder: Path, file: DataFile) -> bytes:
@@ -32,9 +37,12 @@ def read_checked(folder: Path, file: DataFile) -> bytes:
         if file.packed_md5 and _md5(raw) != file.packed_md5:
             raise InputError(f"{packed}: damaged or not the official file (md5 {_md5(raw)}, not {file.packed_md5})")
         try:
-            content = gzip.decompress(raw)
+            with gzip.open(io.BytesIO(raw)) as stream:
+                content = stream.read(MAX_UNPACKED_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{packed}: not a whole gzip file ({error})") from error
+        if len(content) > MAX_UNPACKED_BYTES:
+            raise InputError(f"{packed}: unpacks to more than {MAX_UNPACKED_BYTES} bytes; not an official file")
         found = packed
     else:
         raise InputError(f"{plain}: missing")
@@ -92,7 +100,6 @@ class _ArraysOnly(pickle.Unpickler):
             ("numpy._core.multiarray", "_reconstruct"),
             ("numpy", "ndarray"),
             ("numpy", "dtype"),
-            ("_codecs", "encode"),
         }
     )
 
@@ -110,7 +117,7 @@ def parse_cifar_python(content: bytes, md5: str, name: str) -> Samples:
         batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
         images = np.asarray(batch["data"], np.uint8).reshape(-1, 3, 32, 32)
         return Samples(images, np.asarray(batch["labels"], np.int64))
-    except (pickle.UnpicklingError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # a broken pickle may raise anything
         raise InputError(f"{name}: not a CIFAR-10 batch ({error})") from error
 
 
@@ -119,11 +126,7 @@ def read_npz(path: Path) -> tuple[Samples, Samples | None, NDArray[Any] | None]:
 
     Images are uint8, or floats within 0..1; shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files if name in _NPZ_NAMES}
-    except (OSError, ValueError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: not a readable .npz without objects ({error})") from error
+    arrays = _read_arrays(path)
     for name in ("images", "labels"):
         if name not in arrays:
             raise InputError(f"{path}: holds no array {name!r}; expected images and labels")
@@ -144,9 +147,24 @@ def read_npz(path: Path) -> tuple[Samples, Samples | None, NDArray[Any] | None]:
 _NPZ_NAMES = ("images", "labels", "test_images", "test_labels", "groups")
 
 
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays codeward knows; their stated sizes are looked at before anything is unpacked."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+            names = [name for name in _NPZ_NAMES if f"{name}.npy" in sizes]
+            for name in names:
+                if sizes[f"{name}.npy"] > MAX_ARRAY_BYTES:
+                    raise InputError(f"{path}: {name} has {sizes[f'{name}.npy']} bytes, {MAX_ARRAY_BYTES} at most")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: np.asarray(file[name]) for name in names}
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path}: not a readable .npz without objects ({error})") from error
+
+
 def _npz_samples(images: NDArray[Any], labels: NDArray[Any], path: Path) -> Samples:
-    if images.nbytes > MAX_ARRAY_BYTES:
-        raise InputError(f"{path}: images of {images.nbytes} bytes, {MAX_ARRAY_BYTES} at most")
     if images.dtype.kind == "f":
         if not np.isfinite(images).all() or images.min(initial=0) < 0 or images.max(initial=0) > 1:
             raise InputError(f"{path}: float images must be finite and within 0..1")
@@ -157,10 +175,12 @@ def _npz_samples(images: NDArray[Any], labels: NDArray[Any], path: Path) -> Samp
         images = images[:, None]
     elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
         raise InputError(f"{path}: images of shape {images.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W)")
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         raise InputError(f"{path}: labels {labels.dtype} {labels.shape}; expected {len(images)} whole numbers")
+    if labels.min() < 0 or labels.max() >= MAX_CLASSES:
+        raise InputError(f"{path}: labels {labels.min()}..{labels.max()}; expected classes numbered from 0")
     return Samples(np.ascontiguousarray(images), labels.astype(np.int64))
 
 

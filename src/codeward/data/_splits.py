@@ -38,6 +38,8 @@ def split_dirichlet(labels: NDArray[np.int64], n_users: int, alpha: float, rng: 
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(n_classes)]
     left = np.array([len(pool) for pool in pools])
     shares = rng.dirichlet(np.full(n_classes, alpha), size=n_users)
+    if not np.allclose(shares.sum(axis=1), 1):  # the draw overflowed
+        raise InputError(f"alpha {alpha} is beyond what can be drawn; use split iid for very large values")
     size = len(labels) // n_users
     split: Split = [np.zeros(0, dtype=np.int64)] * n_users
     for user in rng.permutation(n_users):
@@ -79,5 +81,7 @@ def halve_test(labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDA
 
 
 def _check(labels: NDArray[np.int64], n_users: int) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
+        raise InputError(f"labels: expected classes numbered from 0, one a sample; got {labels.dtype} {labels.shape}")
     if n_users < 1 or len(labels) < n_users:
         raise InputError(f"cannot deal {len(labels)} samples to {n_users} users so that everybody gets one")

@@ -37,7 +37,7 @@ def decode_batch(
     votes : array_like of int, shape (N, m)
     max_iterations : int
     strength : float
-        Pseudo-inputs :math:`\kappa` behind the prior, above 0: keeps every weight positive and ties where the prior has them.
+        Pseudo-inputs :math:`\kappa` behind the prior, above 0: keeps every weight positive.
     tolerance : float
         Stop when the mean log-likelihood of an input gains less.
     """

@@ -13,12 +13,12 @@ from codeward.decoding._decoded import Decoded, distinct_rows, first_best
 from codeward.decoding._kernels import sum_posterior, tabulate_joint
 from codeward.decoding._masses import Masses
 from codeward.decoding._models import ConfusionModel, VoteModel, check_votes
-from codeward.decoding._pruned import PrunedPosterior
+from codeward.decoding._pruned import BUDGET, PrunedPosterior
 from codeward.decoding._sets import AttackerSets, check_prior, gather_attacker_sets
 
 #: Attacker sets up to which ``method="auto"`` enumerates; beyond it prunes.
 EXACT_SETS = 50_000
-#: log(1 - S) for S = 1: any failed hit outweighs all other evidence, yet nothing becomes NaN where all explanations fail.
+#: log(1 - S) for S = 1: a failed hit outweighs all other evidence, yet nothing is NaN where all explanations fail.
 IMPOSSIBLE = -1e6
 #: Floats a chunk of work may hold.
 CHUNK = 4_000_000
@@ -55,6 +55,8 @@ class BayesDecoder:
         (`Decoded.neglected`); "auto" is exact up to `EXACT_SETS` attacker sets.
     device : str, optional
         A torch device (such as "cuda") to sum on instead of the compiled CPU kernel; needs torch, exact method only.
+    budget : int
+        Pruned method: branches visited per vote vector, target and size; more of them narrow the bound.
 
     Notes
     -----
@@ -71,6 +73,7 @@ class BayesDecoder:
         attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
         method: Literal["auto", "exact", "pruned"] = "auto",
         device: str | None = None,
+        budget: int = BUDGET,
     ) -> None:
         self.code = code
         self.confusion = confusion
@@ -79,6 +82,7 @@ class BayesDecoder:
         self.attackers_prior = attackers_prior
         self.method = method
         self.device = device
+        self.budget = budget
 
     @cached_property
     def vote_model_(self) -> VoteModel:
@@ -107,7 +111,7 @@ class BayesDecoder:
     @cached_property
     def pruned_(self) -> PrunedPosterior:
         """The pruned sum, for many users."""
-        return PrunedPosterior(self.code, self.prior_, self.success_rate, self.failure_)
+        return PrunedPosterior(self.code, self.prior_, self.success_rate, self.failure_, budget=self.budget)
 
     @property
     def n_classes(self) -> int:
@@ -162,7 +166,7 @@ class BayesDecoder:
         return np.asarray(joint - top - np.log(np.exp(joint - top).sum(axis=(1, 2), keepdims=True)))
 
     def log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
-        """Log of Pr(votes | attack, pattern, target), labels uniform, shape (N, P, c): evidence to add up over inputs."""
+        """Log of Pr(votes | attack, pattern, target), labels uniform, shape (N, P, c): adds up over inputs."""
         distinct, inverse = self._distinct(votes)
         if not self.is_exact:
             raise TooLargeError("the evidence of every attacker set was asked for, but there are too many to enumerate")
@@ -170,7 +174,7 @@ class BayesDecoder:
         joint = np.empty((distinct.shape[0], self.sets_.weights.size, model.n_classes))
         rates = (self.success_rate, self.failure_)
         tabulate_joint(distinct, model.log_likelihood(distinct), self.sets_.words, *rates, joint)
-        return (joint - np.log(model.n_classes))[inverse]
+        return np.asarray((joint - np.log(model.n_classes))[inverse])
 
     def clean_log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
         """Log of Pr(votes | no attack), labels uniform, shape (N,)."""
@@ -195,13 +199,11 @@ class BayesDecoder:
         if self.device is not None:
             from codeward.decoding._torch import sum_on_device
 
-            return Masses(*sum_on_device(votes, base, sets, self.success_rate, self.failure_, self.device))
+            return sum_on_device(votes, base, sets, self.success_rate, self.failure_, self.device)
         n_inputs, n_classes = votes.shape[0], model.n_classes
-        masses = Masses(
-            *(np.empty((n_inputs, n_classes)) for _ in range(3)),
-            np.empty((n_inputs, sets.weights.size) if with_patterns else (0, 0)),
-            np.empty((n_inputs, 2)),
-        )
+        wide = (n_inputs, sets.weights.size) if with_patterns else (0, 0)
+        by_class = np.empty((3, n_inputs, n_classes))
+        masses = Masses(by_class[0], by_class[1], by_class[2], np.empty(wide), np.empty((n_inputs, 2)))
         rates = (self.success_rate, self.failure_)
         sum_posterior(votes, base, sets.words, sets.hits, sets.weights, *rates, *masses)
         return masses

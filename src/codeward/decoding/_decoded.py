@@ -74,7 +74,7 @@ class Decoder(Protocol):
 def first_best(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Index of the largest value of each row of shape (N, K), shape (N,); tied ones go to the lowest index."""
     best = values.max(axis=1, keepdims=True)
-    return np.argmax(values >= best * (1 - TIE_TOLERANCE), axis=1).astype(np.int64)
+    return np.asarray(np.argmax(values >= best * (1 - TIE_TOLERANCE), axis=1), dtype=np.int64)
 
 
 def distinct_rows(votes: NDArray[np.int64], n_classes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -15,7 +15,7 @@ class RocCurve:
     Attributes
     ----------
     fpr, tpr : ndarray of float64, shape (K,)
-        Share of the clean inputs flagged (false alarms) and of the triggered ones (detections), both rising from 0 to 1.
+        Share of the clean inputs flagged (false alarms) and of the triggered ones (detections), rising from 0 to 1.
     thresholds : ndarray of float64, shape (K,)
         Falling from infinity (no alarm ever).
     """
@@ -30,7 +30,7 @@ class RocCurve:
         return float(np.trapezoid(self.tpr, self.fpr))
 
     def threshold_for(self, false_alarm_rate: float) -> float:
-        """Lowest threshold whose share of false alarms is at most ``false_alarm_rate``; infinite when none is low enough."""
+        """Lowest threshold whose share of false alarms is at most ``false_alarm_rate``; infinite when there is none."""
         if not 0 <= false_alarm_rate <= 1:
             raise InputError(f"false alarm rate must be in 0..1, got {false_alarm_rate}")
         return float(self.thresholds[np.flatnonzero(self.fpr <= false_alarm_rate)[-1]])

@@ -1,4 +1,4 @@
-"""The paper's posterior exactly as printed, with plain loops: the slow, obvious twin every fast path is tested against."""
+"""The paper's posterior as printed, in plain loops: the slow, obvious twin every fast path is tested against."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

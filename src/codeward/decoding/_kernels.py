@@ -5,8 +5,8 @@ For a target t let V be the models that say t. With :math:`z = \\log(1 - S)` and
 
     log prior(s) + sum_i log C_i(l, y_i) + sum over i in s and V of g_i(l) + z * |s outside V|,
 
-so it depends on the pattern s only through ``s & V`` (a small number of subsets when few models say t) and the number of
-failed hits. Subset sums are tabulated for `GROUP` voters at a time.
+so it depends on the pattern s only through ``s & V`` (a small number of subsets when few models say t) and the number
+of failed hits. Subset sums are tabulated for `GROUP` voters at a time.
 """
 
 import numpy as np
@@ -20,11 +20,11 @@ GROUP = 8
 @njit(cache=True, nogil=True)
 def extract_bits(words: NDArray[np.uint64], row: int, models: NDArray[np.int64], start: int, stop: int) -> int:
     """Bits of pattern ``row`` at models[start:stop], as an index."""
-    index = 0
+    index = np.int64(0)
     for k in range(start, stop):
         i = models[k]
         index |= np.int64((words[row, i >> 6] >> np.uint64(i & 63)) & np.uint64(1)) << (k - start)
-    return index
+    return int(index)
 
 
 @njit(cache=True, nogil=True)
@@ -46,7 +46,7 @@ def tabulate_subsets(
 def pick_group(words: NDArray[np.uint64], row: int, group: int) -> int:
     """Bits of pattern ``row`` at the models GROUP * group and on, as an index (GROUP divides 64)."""
     first = group * GROUP
-    return np.int64((words[row, first >> 6] >> np.uint64(first & 63)) & np.uint64((1 << GROUP) - 1))
+    return int((words[row, first >> 6] >> np.uint64(first & 63)) & np.uint64((1 << GROUP) - 1))
 
 
 @njit(cache=True, nogil=True)
@@ -67,7 +67,7 @@ def tabulate_groups(
 
 @njit(cache=True, nogil=True)
 def log_gain(base: float, success_rate: float) -> float:
-    """log(S / C + 1 - S) for log C = base."""
+    """Return log(S / C + 1 - S) for log C = base."""
     if base < -700.0 and success_rate > 0.0:
         return float(np.log(success_rate) - base)
     return float(np.log(success_rate * np.exp(-base) + (1.0 - success_rate)))
@@ -80,7 +80,7 @@ def bit_count(value: int) -> int:
     v -= (v >> np.uint64(1)) & np.uint64(0x5555555555555555)
     v = (v & np.uint64(0x3333333333333333)) + ((v >> np.uint64(2)) & np.uint64(0x3333333333333333))
     v = (v + (v >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((v * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    return int((v * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @njit(cache=True, nogil=True)
@@ -100,8 +100,8 @@ def sum_posterior(
 ) -> None:
     """Sum p(x, y, t, l) over patterns for each vote vector.
 
-    The three attack outputs of a row are relative to ``exp(scales[u, 0])``, the clean one to ``exp(scales[u, 1])``: they
-    keep their precision even where one of the two hypotheses is impossible beside the other.
+    The three attack outputs of a row are relative to ``exp(scales[u, 0])``, the clean one to ``exp(scales[u, 1])``:
+    they keep their precision even where one of the two hypotheses is impossible beside the other.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ def tabulate_joint(
     failure: float,
     joint: NDArray[np.float64],
 ) -> None:
-    """joint[u, p, t] = log of the sum over labels of Pr(y | pattern p, target t, label l); shapes as in `sum_posterior`."""
+    """joint[u, p, t] = log of the sum over labels of Pr(y | pattern p, target t, label l); else as `sum_posterior`."""
     n_inputs, n_models, n_classes = base.shape
     tables = np.empty(((n_models + GROUP - 1) // GROUP, 1 << GROUP, n_classes))
     said = np.empty(words.shape[1], dtype=np.uint64)

@@ -35,7 +35,7 @@ class VoteModel(Protocol):
 
 
 class ConfusionModel:
-    r"""The paper's clean-vote model: independent models, each with a confusion matrix (section "Probabilistic Decoding").
+    r"""The paper's clean-vote model: independent models with confusion matrices (its "Probabilistic Decoding").
 
     .. math:: Pr(y \mid \text{clean}, l) = \prod_i C^{(i)}_{l y_i}
 
@@ -85,7 +85,8 @@ def check_confusion(confusion: ArrayLike) -> NDArray[np.float64]:
         i, label = (int(v) for v in np.argwhere(off)[0])
         total = float(matrices[i, label].sum())
         raise InputError(
-            f"confusion: the row of model {i}, label {label} sums to {total:.6g}, not 1 (tolerance {ROW_SUM_TOLERANCE:g})"
+            f"confusion: the row of model {i}, label {label} sums to {total:.6g}, "
+            f"not 1 (tolerance {ROW_SUM_TOLERANCE:g})"
         )
     return matrices
 
@@ -116,7 +117,7 @@ def estimate_confusion(
 
 
 def smooth_confusion(counts: NDArray[np.int64], smoothing: float = 0.5) -> NDArray[np.float64]:
-    """Turn counts of shape (m, c, c) (added up over parts of a data set, say) into the estimate of `estimate_confusion`."""
+    """Turn counts of shape (m, c, c), added up over a data set, into the estimate of `estimate_confusion`."""
     if not smoothing > 0:
         raise InputError(f"smoothing must be above 0, got {smoothing}: a zero cell would make a vote impossible")
     smooth = counts + float(smoothing)

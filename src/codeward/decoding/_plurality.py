@@ -28,7 +28,7 @@ class PluralityDecoder:
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,)."""
-        return np.argmax(self._count(votes), axis=1).astype(np.int64)
+        return np.asarray(np.argmax(self._count(votes), axis=1), dtype=np.int64)
 
     def decode(self, votes: ArrayLike) -> Decoded:
         """Decode votes of shape (N, m).

@@ -1,35 +1,37 @@
 r"""The Bayes posterior for many users: only the attacker sets worth it, and a proved bound on all others.
 
-Write V for the models that say the target t, z = log(1 - S) <= 0, g_i(l) = log(S / C_i(l, y_i) + 1 - S) >= 0, B(l) for the
-clean log-likelihood and s for the hit pattern of x. Then (see `codeward.decoding._kernels`)
+Write V for the models that say the target t, z = log(1 - S) <= 0, g_i(l) = log(S / C_i(l, y_i) + 1 - S) >= 0, B(l) for
+the clean log-likelihood and s for the hit pattern of x. Then (see `codeward.decoding._kernels`)
 
-    log p(x, y, t, l) = log prior(x) + B(l) + sum of g_i(l) over s & V + z |s - V|.                                   (1)
+    log p(x, y, t, l) = log prior(x) + B(l) + sum of g_i(l) over s & V + z |s - V|.                  (1)
 
-**Failed hits.** Call f(j) = |column of user j outside V|. A set x has |s - V| >= v, v the largest f of its members, and so
-at most w - v hit voters when no set of its size hits more than w models. With G(l, q) the sum of the q largest gains,
+**Failed hits.** Call f(j) = |column of user j outside V|. A set x has |s - V| >= v, v the largest f of its members, and
+so at most w - v hit voters when no set of its size hits more than w models. With G(l, q) the sum of the q largest
+gains,
 
-    p(x, y, t, l) <= prior(x) exp(B(l) + G(l, min(|V|, w - v)) + z v).                                                (2)
+    p(x, y, t, l) <= prior(x) exp(B(l) + G(l, min(|V|, w - v)) + z v).                               (2)
 
 There are C(N(v), j) - C(N(v-1), j) sets of size j whose worst member has v failed hits, N(v) being the number of users
-with f <= v: a histogram of f bounds the mass of every class v in time linear in n, and users past the first class with a
-negligible tail are not looked at. Among the others a depth-first search keeps the union u of the users chosen so far:
-every completion has at least |u - V| failed hits and at most |u & V| + (users to come) * max |column & V| hit voters, and
-(2) with these numbers bounds each of them. A branch is skipped, and its sets counted with their bound, when none of them
-can have more than a thousandth of `TOLERANCE` of the mass found, or when the budget is spent.
+with f <= v: a histogram of f bounds the mass of every class v in time linear in n, and users past the first class with
+a negligible tail are not looked at. Among the others a depth-first search keeps the union u of the users chosen so far:
+every completion has at least |u - V| failed hits and at most |u & V| + (users to come) * max |column & V| hit voters,
+and (2) with these numbers bounds each of them. A branch is skipped, and its sets counted with their bound, when none of
+them can have more than a thousandth of `TOLERANCE` of the mass found, or when the budget is spent. The budget bounds
+the search whatever n is, so the cost per input is linear in n.
 
 **Too many sets without any failed hit** (votes nearly unanimous: anybody could have attacked towards the label that
-everybody says). For the N users with f = 0 and size j the sum of (1) is prior * exp(B(l)) * C(N, j) * E exp(h), h the gain
-of a uniformly random set. Its mean mu and variance v2 follow exactly from how many of these users feed each voter and
-each pair of voters, and 0 <= h <= top = G(l, min(|V|, w)). As (e^y - 1 - y) / y^2 =: k(y) increases in y,
+everybody says). For the N users with f = 0 and size j the sum of (1) is prior * exp(B(l)) * C(N, j) * E exp(h), h the
+gain of a uniformly random set. Its mean mu and variance v2 follow exactly from how many of these users feed each voter
+and each pair of voters, and 0 <= h <= top = G(l, min(|V|, w)). As (e^y - 1 - y) / y^2 =: k(y) increases in y,
 
-    e^mu (1 + v2 k(-mu)) <= E exp(h) <= min(e^top, e^mu (1 + v2 k(top - mu))).                                        (3)
+    e^mu (1 + v2 k(-mu)) <= E exp(h) <= min(e^top, e^mu (1 + v2 k(top - mu))).                       (3)
 
 The lower end counts as found (spread evenly over these users), the difference as left out.
 
-**The answer.** With F found, L the sum of all bounds and R the clean mass, the true share of what is left out is at most
-A L / (A (F + L) + R): `Decoded.neglected`. Attack, label and target probabilities are off by no more than that; the most
-probable attacker set is proved to be the right one when its probability exceeds it. User probabilities are approximate
-where (3) was used.
+**The answer.** With F found, L the sum of all bounds and R the clean mass, the true share of what is left out is at
+most A L / (A (F + L) + R): `Decoded.neglected`. Attack and label probabilities are off by no more than that. Where (3)
+was not used, the attacker set named is the most probable one if its posterior (times that of an attack) exceeds it;
+where (3) was used, user probabilities are approximate and the set named is the best of those enumerated.
 """
 
 from functools import cached_property
@@ -49,9 +51,13 @@ from codeward.decoding._pruned_kernels import KEEP, sum_pruned
 #: Share of the attack mass of an input that may be left out before more sets are enumerated.
 TOLERANCE = 1e-6
 #: Branches visited per vote vector, target and size (at least every single user).
-BUDGET = 20_000
+BUDGET = 50_000
 #: Unions enumerated once per code to find how many models j users can hit.
 MAX_UNIONS = 300_000_000
+#: Exponent that stands for "no bound".
+LARGEST = 700.0
+#: Log scale of an attack of which nothing was found, beside the clean hypothesis.
+IMPOSSIBLE = -600.0
 
 
 class PrunedPosterior:
@@ -131,8 +137,11 @@ class PrunedPosterior:
                 kept,
                 state,
             )
+            if state[0] == -np.inf:
+                # Nothing was found (the budget went on negligible sets): nothing is known either.
+                sums[u], state[0], state[1] = 1.0, base[u].sum(axis=0).max() + IMPOSSIBLE, np.inf
             scales[u, 0] = state[0]
-            left[u] = np.exp(state[1] - state[0])
+            left[u] = np.exp(min(state[1] - state[0], LARGEST))
             suspects.append(self._best_set(votes[u : u + 1], base[u : u + 1], kept[:n_kept]))
 
         labels, targets = sums[:, 0, :n_classes], sums[:, 1, :n_classes]
@@ -144,7 +153,7 @@ class PrunedPosterior:
         scales[:, 1] = total.max(axis=1)
         masses = Masses(labels, targets, np.exp(total - scales[:, 1:]), np.empty((0, 0)), scales)
         attacked, clean = masses.hypotheses(attack_rate)
-        found = labels.sum(axis=1)
+        found = np.maximum(labels.sum(axis=1), np.finfo(np.float64).tiny)
         rest = attacked * left
         by_label = masses.label_probability(attack_rate)
         return Decoded(
@@ -162,8 +171,8 @@ class PrunedPosterior:
     ) -> tuple[int, ...]:
         """Most probable of the kept sets over all targets; ties to the fewest users, then the lowest indices."""
         sets = sorted({tuple(sorted(u for u in row if u >= 0)) for row in kept.tolist()}, key=lambda x: (len(x), x))
-        if len(sets) == 1:
-            return sets[0]
+        if len(sets) <= 1:
+            return sets[0] if sets else ()
         words = pack_words(np.array([self.code.pattern(found) for found in sets]))
         joint = np.empty((1, len(sets), base.shape[2]))
         tabulate_joint(votes, base, words, self.success_rate, self.failure, joint)

@@ -1,4 +1,4 @@
-"""The inner loops of the pruned posterior, compiled by numba. The method is described in `codeward.decoding._pruned`."""
+"""The inner loops of the pruned posterior, compiled by numba; `codeward.decoding._pruned` has the proofs."""
 
 import numpy as np
 from numba import njit
@@ -87,14 +87,14 @@ def _search(
     n_kept: int,
     state: NDArray[np.float64],
 ) -> int:
-    """Depth-first over the ``size``-subsets of ``order`` not inside its first ``n_excluded`` users, the last member first.
+    """Depth-first over the ``size``-subsets of ``order`` not inside its first ``n_excluded`` users, last member first.
 
-    With ``order`` by failed hits the first member chosen is the worst one, and the sets with the best worst members come
-    first.
+    With ``order`` by failed hits the first member chosen is the worst one, and the sets with the best worst members
+    come first.
 
-    A branch whose sets have at most ``least`` (log of the bound (2) of one set, prior left out) is skipped whole, and so is
-    every branch once the budget of visits is spent; ``skipped[q, v]`` counts the sets by the entry of ``bound`` that
-    holds for them. Returns the number of kept sets.
+    A branch whose sets have at most ``least`` (log of the bound (2) of one set, prior left out) is skipped whole, and
+    so is every branch once the budget of visits is spent; ``skipped[q, v]`` counts the sets by the entry of ``bound``
+    that holds for them. Returns the number of kept sets.
     """
     n_free, n_words = order.size, columns.shape[1]
     n_classes = total.size
@@ -175,7 +175,7 @@ def _add_bulk(
     user_mass: NDArray[np.float64],
     state: NDArray[np.float64],
 ) -> None:
-    """Add the sets inside ``free`` (users without failed hits) by the interval (3): lower end found, the rest left out."""
+    """Add the sets inside ``free`` (users without failed hits) by (3): lower end found, the rest left out."""
     inside = np.zeros(rows.shape[1], dtype=np.uint64)
     for user in free:
         inside[user >> 6] |= np.uint64(1) << np.uint64(user & 63)

@@ -21,8 +21,8 @@ from codeward.decoding._votes import VoteSet
 def load_scores(path: str | os.PathLike[str]) -> VoteSet:
     """Read a score file (torch is imported here, with ``weights_only``: no code is unpickled).
 
-    ``scores`` of shape (N, m, c) are outputs or one-hot votes, the vote being the largest (ties to the smaller class); of
-    shape (N, m) they are the votes themselves.
+    ``scores`` of shape (N, m, c) are outputs or one-hot votes, the vote being the largest (ties to the smaller class);
+    of shape (N, m) they are the votes themselves.
     """
     import torch
 
@@ -53,7 +53,7 @@ def save_scores(
     n_classes: int,
     scores: NDArray[np.floating] | None = None,
 ) -> None:
-    """Write a score file their scripts read, atomically: the scores, or one-hot votes of shape (N, m, c) without them."""
+    """Write a score file their scripts read, atomically: the scores, or else one-hot votes, shape (N, m, c)."""
     import torch
 
     checked = check_votes(votes, n_classes=n_classes)

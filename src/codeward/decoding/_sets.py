@@ -1,11 +1,10 @@
 """Attacker sets gathered by hit pattern, with their prior: what the posterior is summed over."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from codeward._errors import InputError
@@ -47,10 +46,10 @@ class AttackerSets:
     @property
     def hits(self) -> NDArray[np.int64]:
         """Number of hit models of each pattern, shape (P,)."""
-        return np.bitwise_count(self.words).sum(axis=1).astype(np.int64)
+        return np.asarray(np.bitwise_count(self.words).sum(axis=1), dtype=np.int64)
 
 
-def check_prior(attackers_prior: Sequence[float]) -> NDArray[np.float64]:
+def check_prior(attackers_prior: ArrayLike) -> NDArray[np.float64]:
     """Validate Q(0..k): not negative, sums to 1."""
     prior = np.asarray(attackers_prior, dtype=np.float64)
     if prior.ndim != 1 or prior.size == 0 or not np.isfinite(prior).all() or (prior < 0).any():
@@ -101,7 +100,7 @@ def gather_attacker_sets(code: Code, prior: NDArray[np.float64]) -> AttackerSets
     best, row = heads[row_order], row_of_group[group]
 
     # 4. Pr(j in x | pattern) = sum of the priors of its sets with user j / prior of the pattern.
-    total = np.bincount(row, weights=weight, minlength=best.size)
+    total = np.bincount(row, weights=weight, minlength=best.size).astype(np.float64)
     place, slot = np.nonzero(users >= 0)
     members = csr_array(
         ((weight / total[row])[place], (row[place], users[place, slot])), shape=(best.size, code.n_users)

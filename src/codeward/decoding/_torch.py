@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward.decoding._masses import Masses
 from codeward.decoding._sets import AttackerSets
 
 #: Floats one block of the (inputs, patterns, targets, labels) array may hold.
@@ -16,7 +17,7 @@ def sum_on_device(
     success_rate: float,
     failure: float,
     device: str,
-) -> tuple[NDArray[np.float64], ...]:
+) -> Masses:
     """Compute the fields of `Masses` on ``device`` in double precision; arguments as in `sum_posterior`."""
     import torch
 
@@ -48,4 +49,4 @@ def sum_on_device(
             torch.stack([top, best], dim=1),
         )
         parts.append([part.cpu().numpy() for part in found])
-    return tuple(np.concatenate(field) for field in zip(*parts, strict=True))
+    return Masses._make(np.concatenate(field) for field in zip(*parts, strict=True))

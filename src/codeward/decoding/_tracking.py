@@ -1,6 +1,7 @@
 """How well the suspects match the attackers: the paper's tracking table."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,8 @@ def tracking_score(
     true_positives, false_positives : ndarray of int64, shape (N,)
         Suspects who attacked, and suspects who did not; the paper reports their means.
     """
-    truth = list(true_attackers)
-    each = (
+    truth: list[Any] = list(true_attackers)
+    each: list[set[int]] = (
         [set(truth)] * len(suspects)
         if all(isinstance(t, (int, np.integer)) for t in truth)
         else [set(t) for t in truth]

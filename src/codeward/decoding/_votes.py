@@ -39,8 +39,8 @@ class VoteReader:
     """A vote file read in chunks, so that it may be larger than memory.
 
     ``.npz``: arrays ``votes`` (N x m), optional ``labels`` (N), ``confusion`` (m x c x c), ``scores`` (N x m x c).
-    ``.csv``: one row an input, one column a model; an optional header; with a header whose last cell is ``label`` the last
-    column holds the labels.
+    ``.csv``: one row an input, one column a model; an optional header; with a header whose last cell is ``label`` the
+    last column holds the labels.
 
     Parameters
     ----------

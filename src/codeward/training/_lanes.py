@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -45,15 +45,23 @@ def train_lanes(jobs: Sequence[Job], shop: Workshop) -> None:
 @contextmanager
 def _fixed_arithmetic(precision: str) -> Iterator[None]:
     """Choose kernels by rule, never by stopwatch: a timing that goes the other way would change the last bits."""
-    inductor: Any = torch._inductor.config if hasattr(torch, "_inductor") else __import__("torch._inductor.config")
-    with torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=precision != "float32"
-    ):
-        if hasattr(inductor, "deterministic"):
-            with inductor.patch(deterministic=True):
-                yield
-        else:
+    import torch._inductor.config as inductor_config
+
+    inductor: Any = inductor_config
+    cudnn: Any = torch.backends.cudnn
+    wanted = {"deterministic": True, "benchmark": False}
+    if precision == "float32":
+        wanted["allow_tf32"] = False
+    before = {name: getattr(cudnn, name) for name in wanted}
+    for name, value in wanted.items():
+        setattr(cudnn, name, value)
+    try:
+        # Compilers before torch 2.10 have no such switch.
+        with inductor.patch(deterministic=True) if hasattr(inductor, "deterministic") else nullcontext():
             yield
+    finally:
+        for name, value in before.items():
+            setattr(cudnn, name, value)
 
 
 def _open_lanes(jobs: Sequence[Job], shop: Workshop) -> list[Lane]:

@@ -123,7 +123,7 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.values = self.out = self.spread = torch.empty(0)
+        self.values = self.out = self.spread = self.left = self.top = self.part = torch.empty(0)
 
     def _windows(self, values: Tensor) -> list[Tensor]:
         size = self.size
@@ -137,6 +137,7 @@ class Pool:
         if self.out.numel() == 0:
             self.out = torch.empty_like(first, memory_format=torch.contiguous_format)
             self.spread = torch.zeros_like(values, memory_format=torch.contiguous_format)
+            self.left, self.top, self.part = (torch.empty_like(self.out) for _ in range(3))
         self.out.copy_(first)
         for other in others:
             torch.maximum(self.out, other, out=self.out)
@@ -144,11 +145,12 @@ class Pool:
 
     def backward(self, grad: Tensor, needed: bool) -> Tensor:
         """Spread the gradient to the places of the maxima."""
-        left = grad
+        self.left.copy_(grad)
         for source, target in zip(self._windows(self.values), self._windows(self.spread), strict=True):
-            top = source == self.out
-            target.copy_(torch.where(top, left, 0))
-            left = torch.where(top, 0, left)
+            torch.eq(source, self.out, out=self.top)
+            torch.mul(self.left, self.top, out=self.part)
+            target.copy_(self.part)
+            self.left -= self.part
         return self.spread
 
 

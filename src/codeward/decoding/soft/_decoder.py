@@ -11,11 +11,11 @@ from codeward.decoding._decoded import Decoded
 from codeward.decoding._models import check_labels
 from codeward.decoding.soft._calibration import cross_calibrate
 from codeward.decoding.soft._evidence import SCORE_LAYOUT, Evidence, weigh_scores
-from codeward.decoding.soft._fitting import TrainingSet, fit_fusion
 from codeward.decoding.soft._fusion import list_explanations, sum_explanations
-from codeward.decoding.soft._simulation import FAMILIES, Family, draw_attacks, overwrite_scores
-from codeward.decoding.soft._verdicts import choose_threshold, give_verdicts, measure_gaps, split_chunks
-from codeward.decoding.soft._votes import DiscountedDecoder, check_rate, draw_rows
+from codeward.decoding.soft._simulation import FAMILIES, Family, overwrite_scores
+from codeward.decoding.soft._tuning import Material, tune
+from codeward.decoding.soft._verdicts import give_verdicts, split_chunks
+from codeward.decoding.soft._votes import DiscountedDecoder
 
 
 class SoftDecoder:
@@ -34,8 +34,10 @@ class SoftDecoder:
         \qquad no(l) = \beta_0 \sum_i c_i(l).
 
     The exponents :math:`\beta, \eta` discount evidence the models share (DESIGN.md, Decoder: errors are correlated). An
-    input is flagged when :math:`\log \sum_l e^{att(l)} - \log \sum_l e^{no(l)}` passes the threshold; the label is then
-    the argmax of att, otherwise that of no (ties to the smaller class).
+    input is flagged when :math:`\log \sum_l e^{att(l)} - \log \sum_l e^{no(l)}` passes a threshold, set by the false-alarm
+    rate. The label is the argmax of :math:`e^{att(l) - \sigma} + e^{no(l)}` (ties to the smaller class); the shift
+    :math:`\sigma` is set apart from the threshold, so that it leaves most room both to the plain vote on clean validation
+    inputs and to the paper's decoder on every kind of simulated attack.
 
     **What is guaranteed.** Nothing beyond what the votes' certificate (`codeward.certify`) says about other decoders:
     an attacker chooses the scores of the models it hits freely, and no proof covers this decoder's answer. What is
@@ -58,9 +60,10 @@ class SoftDecoder:
     Attributes
     ----------
     calibration_ : CrossCalibration
-    fusion_ : Fusion
-    threshold_ : float
-        Log odds above which an input is flagged.
+    explanations_ : Explanations
+        Hit patterns with their prior.
+    tuned_ : Tuned
+        Fusion, alarm threshold and label shift.
     fallback_ : DiscountedDecoder
         Fitted on the votes of the same validation inputs; decodes where scores are missing.
     """
@@ -86,41 +89,41 @@ class SoftDecoder:
         checked = check_scores(scores, self.code.n_models)
         n_inputs, _, self.n_classes_ = checked.shape
         truth = check_labels(labels, n_inputs, self.n_classes_)
-        check_rate(self.false_alarm_rate, n_inputs)
         unknown = [family for family in self.families if family not in FAMILIES]
         if unknown or not self.families:
             raise InputError(f"families: choose from {', '.join(FAMILIES)}, got {self.families}")
         generator = np.random.default_rng(self.random_state)
         self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
 
-        # 1. Calibrate; what follows sees every validation input through maps that never saw it.
+        # Everything after the calibration sees a validation input through maps that never saw it.
         self.calibration_ = cross_calibrate(checked, truth, generator)
 
-        # 2. Clean and attacked inputs.
-        rows, clean = draw_rows(n_inputs, self.n_simulated, generator)
-        prior = np.exp(self.explanations_.log_weights)
-        patterns = self.explanations_.patterns
-        attacks = draw_attacks(truth, rows, patterns, prior, self.n_classes_, self.families, generator)
-        made = np.concatenate([checked[clean], overwrite_scores(checked, attacks, generator)])
-        both = np.concatenate([clean, rows])
-        nobody = np.full(clean.size, -1)
-        training = TrainingSet(
-            weigh_scores(self.calibration_.apply_held_out(made, both), made.argmax(axis=2)),
-            truth[both],
-            np.concatenate([nobody, attacks.patterns]),
-            np.concatenate([nobody, attacks.targets]),
+        def weigh(made: NDArray[np.float64], rows: NDArray[np.int64]) -> Evidence:
+            return weigh_scores(self.calibration_.apply_held_out(made, rows), made.argmax(axis=2))
+
+        votes = checked.argmax(axis=2)
+        material = Material(
+            checked,
+            votes,
+            truth,
+            self.n_classes_,
+            lambda attacks: overwrite_scores(checked, attacks, generator),
+            weigh,
         )
-
-        # 3. Fit, and set the alarm on all clean inputs.
-        self.fusion_ = fit_fusion(training, self.explanations_, SCORE_LAYOUT, 2)
-        held_out = self.calibration_.apply_held_out(checked, np.arange(n_inputs))
-        gaps = measure_gaps(weigh_scores(held_out, checked.argmax(axis=2)), self.explanations_, self.fusion_)
-        self.threshold_ = choose_threshold(gaps, self.false_alarm_rate)
-
-        # 4. The decoder on votes, for inputs without scores.
+        self.tuned_ = tune(
+            material,
+            self.code,
+            self.explanations_,
+            SCORE_LAYOUT,
+            2,
+            self.families,
+            self.n_simulated,
+            self.false_alarm_rate,
+            generator,
+        )
         self.fallback_ = DiscountedDecoder(
             self.code, self.n_classes_, self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.random_state
-        ).fit(checked.argmax(axis=2), truth)
+        ).fit(votes, truth)
         return self
 
     def decode(self, scores: ArrayLike | None = None, votes: ArrayLike | None = None) -> Decoded:
@@ -137,14 +140,13 @@ class SoftDecoder:
         -------
         Decoded
             ``attack_probability`` is above 0.5 exactly where the input is flagged. It grows with the evidence but is a
-            score, not a frequency. ``label_probability`` is that of the hypothesis the alarm decided for; target,
-            suspects and users are given an attack.
+            score, not a frequency. Target, suspects and users are given an attack.
         """
         if scores is None:
             if votes is None:
                 raise InputError("decode needs scores, or votes where there are none")
             return self.decode_votes(votes)
-        return give_verdicts(self._weigh(scores), self.explanations_, self.fusion_, self.threshold_)
+        return give_verdicts(self._weigh(scores), self.explanations_, self.tuned_)
 
     def decode_votes(self, votes: ArrayLike) -> Decoded:
         """Verdicts on hard votes of shape (N, m), by the discounted decoder fitted on the same validation inputs."""
@@ -163,7 +165,7 @@ class SoftDecoder:
         """
         evidence = self._weigh(scores)
         tables = [
-            sum_explanations(evidence.take(rows), self.explanations_, self.fusion_, every_target=True).table
+            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.fusion, every_target=True).table
             for rows in split_chunks(len(evidence), self.explanations_, self.n_classes_)
         ]
         return np.asarray(np.concatenate(tables) - self.explanations_.log_weights[:, None])

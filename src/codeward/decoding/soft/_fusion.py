@@ -63,6 +63,10 @@ class Sums:
     clean: NDArray[np.float64]
     table: NDArray[np.float64]
 
+    def join(self, shift: float) -> NDArray[np.float64]:
+        """Log posterior of the label, up to a constant, with the attack's log odds lowered by ``shift``, shape (N, c)."""
+        return np.logaddexp(self.attacked - shift, self.clean)
+
     @property
     def gap(self) -> NDArray[np.float64]:
         """Log odds of an attack before the threshold, shape (N,)."""
@@ -135,6 +139,8 @@ def sum_explanations(
 
 
 def log_sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Log of the sum of exponentials over the last axis."""
+    """Log of the sum of exponentials over the last axis; -inf where all values are."""
     top = values.max(axis=-1)
-    return np.asarray(top + np.log(np.exp(values - top[..., None]).sum(axis=-1)))
+    known = np.isfinite(top)
+    shifted = values - np.where(known, top, 0.0)[..., None]
+    return np.asarray(np.where(known, top + np.log(np.maximum(np.exp(shifted).sum(axis=-1), 1e-300)), -np.inf))

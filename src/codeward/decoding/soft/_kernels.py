@@ -22,6 +22,12 @@ _Ints = NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
+def log_add(a: float, b: float) -> float:
+    """log(e^a + e^b), one of them finite."""
+    return float(max(a, b) + np.log1p(np.exp(-abs(a - b))))
+
+
+@njit(cache=True, nogil=True)
 def read_hits(rho: _Floats, knots: _Ints, fractions: _Floats, hit: _Floats) -> None:
     """hit[f, i, t]: the hit evidence of one input, read from the tables."""
     last = rho.shape[1] - 1
@@ -208,12 +214,11 @@ def sum_losses(
     """Sum the loss over the inputs and add its derivatives to the ``by_`` arrays.
 
     ``chosen`` and ``chosen_targets``, shape (N, K), list the explanations (pattern, target) summed over, padded with -1;
-    for an attacked input the first one is the true one. With A and B the log masses of attack and no attack, the loss of
-    an attacked input is
+    for an attacked input the first one is the true one. The loss of an attacked input is
 
-        -log Pr(l | attack) - log Pr(attack) - pattern_weight * log Pr(x, t | attack),
+        -log Pr(l) - log Pr(attack) - pattern_weight * log Pr(x, t | attack),
 
-    and of a clean one -log Pr(l | no attack) - log Pr(no attack).
+    and of a clean one -log Pr(l) - log Pr(no attack).
     """
     n_inputs, n_models, n_classes = clean.shape
     n_families = rho.shape[0]
@@ -260,7 +265,7 @@ def sum_losses(
             nothing[label] *= beta[0]
             top_nothing = max(top_nothing, nothing[label])
 
-        # 2. Their sums: all, with the true label, of the true explanation.
+        # 2. Log masses: A of all explanations, B of no attack, M = log(e^A + e^B); with the true label; of the true x, t.
         truth = labels[n]
         mass, mass_label, mass_true = 0.0, 0.0, 0.0
         for k in range(count):
@@ -278,22 +283,21 @@ def sum_losses(
             mass_nothing += np.exp(nothing[label] - top_nothing)
         log_attack = top + np.log(mass)
         log_nothing = top_nothing + np.log(mass_nothing)
-        gap = log_attack - log_nothing
-        # 3. Loss, and pull: the share of d loss / d L that is proportional to the posterior.
+        both = log_add(log_attack, log_nothing)
+        both_label = log_add(top + np.log(mass_label), nothing[truth])
+
+        # 3. Loss 2 M - M(l) - A + w (A - A(x, t)) under attack, 2 M - M(l) - B on clean inputs.
+        loss += 2.0 * both - both_label
         if attacked[n]:
-            loss -= np.log(mass_label / mass) + pattern_weight * np.log(mass_true / mass)
-            wrong = 1.0 / (1.0 + np.exp(min(gap, 700.0)))
-            loss += max(-gap, 0.0) + np.log1p(np.exp(-abs(gap)))
-            pull, pull_nothing = 1.0 + pattern_weight - wrong, wrong
+            loss += (pattern_weight - 1.0) * log_attack - pattern_weight * (top + np.log(mass_true))
         else:
-            loss -= nothing[truth] - log_nothing
-            wrong = 1.0 / (1.0 + np.exp(min(-gap, 700.0)))
-            loss += max(gap, 0.0) + np.log1p(np.exp(-abs(gap)))
-            pull, pull_nothing = wrong, 1.0 - wrong
+            loss -= log_nothing
         for label in range(n_classes):
-            slope = pull_nothing * np.exp(nothing[label] - log_nothing)
-            if not attacked[n] and label == truth:
-                slope -= 1.0
+            slope = 2.0 * np.exp(nothing[label] - both)
+            if not attacked[n]:
+                slope -= np.exp(nothing[label] - log_nothing)
+            if label == truth:
+                slope -= np.exp(nothing[label] - both_label)
             for i in range(n_models):
                 by_beta[0] += slope * clean[n, i, label]
                 by_clean[n, i, label] += slope * beta[0]
@@ -305,10 +309,11 @@ def sum_losses(
             for f in range(n_families):
                 for label in range(n_classes):
                     value = joint[k, f, label]
-                    slope = pull * value / mass
+                    slope = 2.0 * value * np.exp(top - both)
+                    if label == truth:
+                        slope -= value * np.exp(top - both_label)
                     if attacked[n]:
-                        if label == truth:
-                            slope -= value / mass_label
+                        slope += (pattern_weight - 1.0) * value / mass
                         if k == 0:
                             slope -= pattern_weight * value / mass_true
                     if abs(slope) < NEGLIGIBLE:
@@ -319,9 +324,9 @@ def sum_losses(
                         share = 1.0
                         if patterns[x, i]:
                             lifted = hit_odds[k, f, i]
-                            both = success[f] * lifted + (1.0 - success[f]) * odds[j, i, label]
-                            share = (1.0 - success[f]) * odds[j, i, label] / both
-                            by_success[f] += slope * (lifted - odds[j, i, label]) / both
+                            either = success[f] * lifted + (1.0 - success[f]) * odds[j, i, label]
+                            share = (1.0 - success[f]) * odds[j, i, label] / either
+                            by_success[f] += slope * (lifted - odds[j, i, label]) / either
                             by_eta[j] += slope * (1.0 - share) * hit[f, i, t]
                             push = slope * (1.0 - share) * eta[j]
                             knot = knots[n, i, t]

@@ -1,6 +1,7 @@
 """From summed explanations to verdicts, and the alarm threshold."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,17 @@ from codeward.decoding.soft._parameters import Fusion
 
 #: Confidence with which the false-alarm rate on fresh clean inputs stays below the one asked for.
 CONFIDENCE = 0.95
+#: Discounts of an attack's log odds tried for the label.
+SHIFTS = np.arange(-6.0, 10.01, 0.25)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a fit finds: the fusion, the alarm's threshold, the label's shift (`choose_threshold`, `choose_shift`)."""
+
+    fusion: Fusion
+    threshold: float
+    shift: float
 
 
 def choose_threshold(gaps: NDArray[np.float64], false_alarm_rate: float) -> float:
@@ -42,22 +54,63 @@ def split_chunks(n_inputs: int, explanations: Explanations, n_classes: int) -> I
         yield np.arange(begin, min(begin + step, n_inputs))
 
 
-def measure_gaps(evidence: Evidence, explanations: Explanations, fusion: Fusion) -> NDArray[np.float64]:
-    """Log odds of an attack, before the threshold, shape (N,)."""
+def sum_labels(evidence: Evidence, explanations: Explanations, fusion: Fusion) -> Sums:
+    """`Sums` of every input without the table, which would be large."""
     n_classes = evidence.log_posteriors.shape[2]
-    return np.concatenate(
-        [
-            sum_explanations(evidence.take(rows), explanations, fusion).gap
-            for rows in split_chunks(len(evidence), explanations, n_classes)
-        ]
+    parts = [
+        sum_explanations(evidence.take(rows), explanations, fusion)
+        for rows in split_chunks(len(evidence), explanations, n_classes)
+    ]
+    return Sums(
+        np.concatenate([part.attacked for part in parts]),
+        np.concatenate([part.clean for part in parts]),
+        np.empty((0, 0, 0)),
     )
 
 
-def give_verdicts(evidence: Evidence, explanations: Explanations, fusion: Fusion, threshold: float) -> Decoded:
-    """Verdicts on every input: the label under the hypothesis the alarm decides for."""
+def choose_shift(
+    clean: Sums,
+    clean_labels: NDArray[np.int64],
+    clean_reference: NDArray[np.int64],
+    attacked: Sums,
+    attacked_labels: NDArray[np.int64],
+    attacked_reference: NDArray[np.int64],
+    strata: Sequence[NDArray[np.bool_]],
+) -> float:
+    """Log odds by which the attack is discounted when the label is chosen: the one that leaves most room everywhere.
+
+    For every shift on a grid: accuracy on clean validation inputs less that of the reference there, and accuracy on
+    simulated attacks less that of its reference, in each stratum; the shift with the largest least difference, the
+    smaller one on a tie.
+
+    Parameters
+    ----------
+    clean, attacked : Sums
+        Of N clean validation inputs and M simulated attacks on them.
+    clean_labels, attacked_labels : ndarray of int64, shapes (N,), (M,)
+    clean_reference, attacked_reference : ndarray of int64, shapes (N,), (M,)
+        Labels by the decoders not to fall below: the plain vote without, the paper's decoder with an attack.
+    strata : sequence of ndarray of bool, shape (M,)
+        Kinds of attacks, each compared for itself.
+    """
+    best, chosen = -np.inf, 0.0
+    for shift in SHIFTS:
+        gain = [
+            np.mean(first_best(softmax(clean.join(shift))) == clean_labels) - np.mean(clean_reference == clean_labels)
+        ]
+        right = (first_best(softmax(attacked.join(shift))) == attacked_labels).astype(np.float64)
+        right -= attacked_reference == attacked_labels
+        gain += [right[stratum].mean() for stratum in strata if stratum.any()]
+        if min(gain) > best:
+            best, chosen = float(min(gain)), float(shift)
+    return chosen
+
+
+def give_verdicts(evidence: Evidence, explanations: Explanations, tuned: Tuned) -> Decoded:
+    """Verdicts on every input."""
     n_classes = evidence.log_posteriors.shape[2]
     parts = [
-        _decide(sum_explanations(evidence.take(rows), explanations, fusion), explanations, threshold)
+        _decide(sum_explanations(evidence.take(rows), explanations, tuned.fusion), explanations, tuned)
         for rows in split_chunks(len(evidence), explanations, n_classes)
     ]
     return Decoded(
@@ -71,12 +124,12 @@ def give_verdicts(evidence: Evidence, explanations: Explanations, fusion: Fusion
     )
 
 
-def _decide(sums: Sums, explanations: Explanations, threshold: float) -> Decoded:
+def _decide(sums: Sums, explanations: Explanations, tuned: Tuned) -> Decoded:
     sets = explanations.sets
-    alarm = sums.gap - threshold
-    by_label = np.exp(log_softmax(np.where((alarm > 0)[:, None], sums.attacked, sums.clean)))
-    by_target = np.exp(log_softmax(log_sum(sums.table.transpose(0, 2, 1))))
-    by_pattern = np.exp(log_softmax(log_sum(sums.table)))
+    alarm = sums.gap - tuned.threshold
+    by_label = softmax(sums.join(tuned.shift))
+    by_target = softmax(log_sum(sums.table.transpose(0, 2, 1)))
+    by_pattern = softmax(log_sum(sums.table))
     share = sets.best_weights[explanations.rows] / sets.weights[explanations.rows]
     suspects = first_best(by_pattern * share)
     return Decoded(
@@ -88,3 +141,8 @@ def _decide(sums: Sums, explanations: Explanations, threshold: float) -> Decoded
         by_label,
         np.zeros(alarm.size),
     )
+
+
+def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities from log masses, over the last axis."""
+    return np.asarray(np.exp(log_softmax(values)))

@@ -11,13 +11,10 @@ from codeward.decoding._decoded import Decoded, distinct_rows
 from codeward.decoding._models import ConfusionModel, check_labels, check_votes, estimate_confusion
 from codeward.decoding.soft._calibration import N_FOLDS
 from codeward.decoding.soft._evidence import VOTE_LAYOUT, Evidence, weigh_votes
-from codeward.decoding.soft._fitting import TrainingSet, fit_fusion
 from codeward.decoding.soft._fusion import list_explanations, sum_explanations
-from codeward.decoding.soft._simulation import draw_attacks, overwrite_votes
-from codeward.decoding.soft._verdicts import choose_threshold, give_verdicts, measure_gaps, split_chunks
-
-#: Fewest validation inputs a fit accepts.
-LEAST_INPUTS = 30
+from codeward.decoding.soft._simulation import overwrite_votes
+from codeward.decoding.soft._tuning import Material, tune
+from codeward.decoding.soft._verdicts import give_verdicts, split_chunks
 
 
 class DiscountedDecoder:
@@ -46,9 +43,10 @@ class DiscountedDecoder:
     Attributes
     ----------
     confusion_ : ndarray, shape (m, c, c)
-    fusion_ : Fusion
-    threshold_ : float
-        Log odds above which an input is flagged.
+    explanations_ : Explanations
+        Hit patterns with their prior.
+    tuned_ : Tuned
+        Fusion, alarm threshold and label shift.
     """
 
     def __init__(
@@ -71,48 +69,44 @@ class DiscountedDecoder:
         """Fit on clean validation votes (N, m) and labels (N,)."""
         checked = check_votes(votes, self.code.n_models, self.n_classes)
         truth = check_labels(labels, checked.shape[0], self.n_classes)
-        check_rate(self.false_alarm_rate, checked.shape[0])
         generator = np.random.default_rng(self.random_state)
         self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
 
-        # 1. Confusion matrices of each fold from the others, so that no input is judged by itself.
+        # Confusion matrices of each fold from the others, so that no input is judged by itself.
         folds = generator.permutation(np.arange(truth.size) % N_FOLDS)
         held_out = [
-            estimate_confusion(checked[folds != fold], truth[folds != fold], self.n_classes) for fold in range(N_FOLDS)
+            ConfusionModel(estimate_confusion(checked[folds != fold], truth[folds != fold], self.n_classes))
+            for fold in range(N_FOLDS)
         ]
-        self.confusion_ = estimate_confusion(checked, truth, self.n_classes)
 
         def weigh(made: NDArray[np.int64], rows: NDArray[np.int64]) -> Evidence:
             likelihoods = np.empty((*made.shape, self.n_classes))
-            for fold, confusion in enumerate(held_out):
+            for fold, model in enumerate(held_out):
                 here = folds[rows] == fold
-                likelihoods[here] = ConfusionModel(confusion).log_likelihood(made[here])
+                likelihoods[here] = model.log_likelihood(made[here])
             return weigh_votes(likelihoods, made)
 
-        # 2. Clean and attacked inputs.
-        rows, clean = draw_rows(truth.size, self.n_simulated, generator)
-        prior = np.exp(self.explanations_.log_weights)
-        attacks = draw_attacks(truth, rows, self.explanations_.patterns, prior, self.n_classes, ("sure",), generator)
-        made = np.concatenate([checked[clean], overwrite_votes(checked, attacks)])
-        both = np.concatenate([clean, rows])
-        nobody = np.full(clean.size, -1)
-        training = TrainingSet(
-            weigh(made, both),
-            truth[both],
-            np.concatenate([nobody, attacks.patterns]),
-            np.concatenate([nobody, attacks.targets]),
+        material = Material(
+            checked, checked, truth, self.n_classes, lambda attacks: overwrite_votes(checked, attacks), weigh
         )
-
-        # 3. Fit, and set the alarm on all clean inputs.
-        self.fusion_ = fit_fusion(training, self.explanations_, VOTE_LAYOUT, 1)
-        gaps = measure_gaps(weigh(checked, np.arange(truth.size)), self.explanations_, self.fusion_)
-        self.threshold_ = choose_threshold(gaps, self.false_alarm_rate)
+        self.tuned_ = tune(
+            material,
+            self.code,
+            self.explanations_,
+            VOTE_LAYOUT,
+            1,
+            ("sure",),
+            self.n_simulated,
+            self.false_alarm_rate,
+            generator,
+        )
+        self.confusion_ = estimate_confusion(checked, truth, self.n_classes)
         return self
 
     def decode(self, votes: ArrayLike) -> Decoded:
         """Verdicts on votes of shape (N, m); an input is flagged where ``attack_probability`` is above 0.5."""
         evidence, inverse = self._weigh(votes)
-        return give_verdicts(evidence, self.explanations_, self.fusion_, self.threshold_).take(inverse)
+        return give_verdicts(evidence, self.explanations_, self.tuned_).take(inverse)
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,)."""
@@ -125,33 +119,14 @@ class DiscountedDecoder:
         """
         evidence, inverse = self._weigh(votes)
         tables = [
-            sum_explanations(evidence.take(rows), self.explanations_, self.fusion_, every_target=True).table
+            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.fusion, every_target=True).table
             for rows in split_chunks(len(evidence), self.explanations_, self.n_classes)
         ]
         return (np.concatenate(tables) - self.explanations_.log_weights[:, None])[inverse]
 
     def _weigh(self, votes: ArrayLike) -> tuple[Evidence, NDArray[np.int64]]:
-        if not hasattr(self, "fusion_"):
+        if not hasattr(self, "tuned_"):
             raise InputError("the decoder is not fitted: call fit with clean validation votes and labels first")
         checked = check_votes(votes, self.code.n_models, self.n_classes)
         distinct, inverse = distinct_rows(checked, self.n_classes)
         return weigh_votes(ConfusionModel(self.confusion_).log_likelihood(distinct), distinct), inverse
-
-
-def draw_rows(
-    n_inputs: int, n_simulated: int, generator: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Inputs to attack (each about equally often) and clean ones to keep (each at most once), half as many."""
-    if n_simulated < 2:
-        raise InputError(f"n_simulated must be at least 2, got {n_simulated}")
-    attacked = generator.permutation(np.arange(n_simulated) % n_inputs)
-    clean = generator.permutation(n_inputs)[: max(1, n_simulated // 2)]
-    return attacked.astype(np.int64), clean.astype(np.int64)
-
-
-def check_rate(false_alarm_rate: float, n_inputs: int) -> None:
-    """Refuse rates outside 0..1 and too few validation inputs."""
-    if not 0 < false_alarm_rate < 1:
-        raise InputError(f"false_alarm_rate must be between 0 and 1, got {false_alarm_rate}")
-    if n_inputs < LEAST_INPUTS:
-        raise InputError(f"{n_inputs} validation inputs are too few to fit a decoder; give at least {LEAST_INPUTS}")

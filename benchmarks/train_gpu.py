@@ -1,0 +1,164 @@
+"""Training speed and accuracy on a GPU: plain PyTorch loop against codeward's lanes, in one run.
+
+    python benchmarks/train_gpu.py [--mnist DIR] [--cifar FILE.npz] [--quick]
+
+Speed is measured on random images of the right shape; accuracy on MNIST (idx files, .gz or plain) and on an .npz with
+``train_images, train_labels, test_images, test_labels`` when they are given. Prints one table.
+"""
+
+import argparse
+import gzip
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from codeward._progress import silent
+from codeward.codes import Code
+from codeward.data import Samples
+from codeward.training import PRESETS, TrainingSettings, build_network, plan_batches, plan_models, train_ensemble, vote
+from codeward.training import _lanes as lanes_module
+from codeward.training._jobs import Job, Reporter, Workshop
+from codeward.training._resident import ResidentSamples
+
+
+def random_users(shape: tuple[int, int, int], n_users: int, size: int) -> list[Samples]:
+    rng = np.random.default_rng(0)
+    return [
+        Samples(rng.integers(0, 256, (size, *shape), dtype=np.uint8), rng.integers(0, 10, size)) for _ in range(n_users)
+    ]
+
+
+def plain_loop(users: list[Samples], code: Code, settings: TrainingSettings, max_steps: int | None = None):
+    """One model after the other in float32, as a first PyTorch program would: returns networks and ms a step."""
+    sizes = [len(samples) for samples in users]
+    samples = ResidentSamples(users, settings, torch.device("cuda"))
+    networks, steps, seconds = [], 0, 0.0
+    for plan in plan_models(code, 0):
+        network = build_network(settings.architecture, users[0].images.shape[1:], 10, plan.seed).cuda().train()
+        optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
+        stream = plan_batches(plan, sizes, settings, settings.batch_size)
+        index, shifts = torch.from_numpy(stream.index).cuda(), torch.from_numpy(stream.shifts).cuda()
+        n_steps = min(len(stream), max_steps or len(stream))
+        for step, count in enumerate(stream.counts[:n_steps].tolist()):
+            if step == 5:
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+            row = index[step, :count]
+            batch = samples.gather(row, shifts[step, :count]).permute(0, 3, 1, 2).contiguous()
+            optimizer.zero_grad()
+            functional.cross_entropy(network(batch), samples.labels[row]).backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+        seconds += time.perf_counter() - start
+        steps += n_steps - 5
+        networks.append(network.eval())
+    return networks, seconds / steps * 1e3
+
+
+def lanes_speed(shape: tuple[int, int, int], settings: TrainingSettings, n_models: int, steps: int) -> float:
+    """Milliseconds a model-step of the production engine, compilation and capture not counted."""
+    users = random_users(shape, 12, 1280)
+    # Each model: 6 users of 10 batches; as many epochs as give the steps asked for.
+    settings = replace(settings, epochs=max(1, steps // 60))
+    code = Code(np.array([[(i + j) % 2 == 0 for j in range(12)] for i in range(n_models)]))
+    device = torch.device("cuda")
+    samples = ResidentSamples(users, settings, device)
+    sizes = [len(user) for user in users]
+    shop = Workshop(
+        settings, "bfloat16", shape, sizes, samples, Reporter(silent(), n_models), lambda job, weights: None
+    )
+    jobs = [Job(plan, "") for plan in plan_models(code, 0)]
+    times = {}
+    drive = lanes_module._drive
+
+    def timed(*arguments):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        drive(*arguments)
+        torch.cuda.synchronize()
+        times["drive"] = time.perf_counter() - start
+
+    lanes_module._drive = timed
+    try:
+        lanes_module.train_lanes(jobs, shop)
+    finally:
+        lanes_module._drive = drive
+    return times["drive"] / (n_models * settings.epochs * 60) * 1e3
+
+
+def accuracy_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return (vote(scores) == labels[:, None]).mean(axis=0)
+
+
+def compare_accuracy(
+    name: str, train: Samples, test: Samples, settings: TrainingSettings, ours: int, plain: int
+) -> None:
+    parts = np.array_split(np.random.default_rng(0).permutation(len(train)), 12)
+    users = [train.take(part) for part in parts]
+    start = time.perf_counter()
+    ensemble = train_ensemble(users, Code(np.ones((ours, 12), dtype=bool)), settings, 0, device="cuda")
+    middle = time.perf_counter()
+    scores = ensemble.scores(test)
+    end = time.perf_counter()
+    mine = accuracy_of(scores, test.labels)
+    networks, _ = plain_loop(users, Code(np.ones((plain, 12), dtype=bool)), settings)
+    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (settings.mean, settings.std))
+    images = ((torch.from_numpy(test.images).float() / 255 - mean) / std).cuda()
+    with torch.no_grad():
+        theirs = [
+            (torch.cat([network(part) for part in images.split(500)]).argmax(1).cpu().numpy() == test.labels).mean()
+            for network in networks
+        ]
+    print(
+        f"{name}: {len(train)} images, all in each model: lanes bf16 {mine.mean():.4f} (mean of {ours}, "
+        f"{mine.min():.4f}..{mine.max():.4f}), plain fp32 {np.mean(theirs):.4f} (mean of {plain}, "
+        f"{min(theirs):.4f}..{max(theirs):.4f}); training {middle - start:.1f} s, scoring {end - middle:.2f} s",
+        flush=True,
+    )
+
+
+def read_idx(folder: Path, name: str) -> np.ndarray:
+    path = folder / name
+    content = path.read_bytes() if path.exists() else gzip.decompress((folder / f"{name}.gz").read_bytes())
+    shape = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(content[3])]
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(shape)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mnist", type=Path)
+    parser.add_argument("--cifar", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = False
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
+    print("ms per model-step, batch 128          plain fp32 loop   lanes (models)   ratio")
+    few = 0.2 if options.quick else 1
+    rows = (("MNIST CNN", "mnist", (1, 28, 28), 60, int(600 * few)), ("ResNet18", "cifar10", (3, 32, 32), 12, 180))
+    for name, preset, shape, n_models, steps in rows:
+        settings = PRESETS[preset]
+        bare = replace(settings, augmentation="none", epochs=1)
+        _, plain = plain_loop(random_users(shape, 2, 3840), Code([[1, 1], [1, 1]]), bare, 40)
+        ours = lanes_speed(shape, settings, n_models, steps)
+        print(f"{name:36}  {plain:15.3f}   {ours:7.4f} ({n_models:3})   {plain / ours:5.1f}", flush=True)
+    if options.mnist:
+        train, test = (
+            Samples(
+                read_idx(options.mnist, f"{part}-images-idx3-ubyte")[:, None].copy(),
+                read_idx(options.mnist, f"{part}-labels-idx1-ubyte").astype(np.int64),
+            )
+            for part in ("train", "t10k")
+        )
+        compare_accuracy("MNIST CNN", train, test, PRESETS["mnist"], 12, 2)
+    if options.cifar:
+        data = np.load(options.cifar)
+        train, test = (Samples(data[f"{p}_images"], data[f"{p}_labels"].astype(np.int64)) for p in ("train", "test"))
+        compare_accuracy("ResNet18", train, test, PRESETS["cifar10"], 6, 2)
+
+
+if __name__ == "__main__":
+    main()
