@@ -17,8 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 run: $(STAMP)
-	$(BIN)/codeward design --users 12 --attackers 3 --utilization 0.5 --guarantee correct --time-limit 20 -o runs/code.json
-	$(BIN)/codeward inspect runs/code.json --plot runs/code.svg
+	$(BIN)/codeward run -o runs/digits
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from codeward.cli import main
@@ -59,6 +60,6 @@ def test_bad_input_exits_2_with_one_line(arguments, words, capsys):
 
 
 def test_a_check_too_large_is_refused_with_its_size(tmp_path, capsys):
-    Code([[1] * 300]).save(tmp_path / "wide.csv")
+    Code(np.eye(300)).save(tmp_path / "wide.csv")
     assert main(["inspect", str(tmp_path / "wide.csv"), "--max-attackers", "4"]) == 2
     assert "attacker sets" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 from codeward import Code, inspect
 from codeward._errors import TooLargeError
 from codeward.codes import (
+    duplicated_code,
     enumerate_patterns,
     find_correction_break,
     find_detection_break,
@@ -167,6 +168,16 @@ def test_a_large_code_is_inspected_as_far_as_it_pays():
     assert found.max_attackers >= 2
     assert found.detect == found.max_attackers
     assert any("examined up to" in note for note in found.notes)
+
+
+def test_users_with_equal_columns_are_examined_once():
+    # 300 users on 12 columns: all coalitions of 4 are over three hundred million, of distinct columns 794.
+    base = inspect(duplicated_code(12, 4, 4))
+    found = inspect(duplicated_code(300, 4, 100))
+    assert (found.detect, found.correct, found.track) == (base.detect, base.correct, 0) == (4, 4, 0)
+    assert found.margin == base.margin
+    one, two = found.witness["track"].attackers
+    assert (found.code.column(one[0]) == found.code.column(two[0])).all()
 
 
 def test_the_identity_code_detects_all_but_one():

@@ -5,7 +5,7 @@ Poisoning is a function from data to data. Whoever trains on the result cannot t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,16 @@ class AttackGroup:
     trigger: Trigger
     fraction: float = FRACTION
 
+    def __post_init__(self) -> None:
+        if not self.attackers or len(set(self.attackers)) != len(self.attackers) or min(self.attackers) < 0:
+            raise InputError(f"attackers: expected one or more distinct users, got {self.attackers}")
+        if self.kind not in get_args(Kind):
+            raise InputError(f"kind: expected one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if self.target < 0:
+            raise InputError(f"target: expected a class, got {self.target}")
+        if not 0 < self.fraction <= 1:
+            raise InputError(f"fraction: expected a share above 0 and up to 1, got {self.fraction}")
+
 
 def draw_groups(
     n_users: int,
@@ -62,6 +72,8 @@ def draw_groups(
     With the same generator state the groups of different sizes are nested (1 within 2 within 3) and keep triggers and
     targets, so that sub-models are shared between the sizes.
     """
+    if n_attackers < 1 or n_groups < 1 or n_classes < 1:
+        raise InputError(f"{n_groups} groups of {n_attackers} attackers, {n_classes} classes: expected 1 or more each")
     if n_attackers * n_groups > n_users:
         raise InputError(f"{n_groups} groups of {n_attackers} attackers do not fit among {n_users} users")
     order = rng.permutation(n_users)
@@ -78,7 +90,8 @@ def poison_users(users: Sequence[Samples], groups: Sequence[AttackGroup], seed: 
     """Return every user's data after the attack; the data of users in no group are the same objects.
 
     What an attacker hands in depends on the seed, its own data, trigger and target, and (for ``split``) its part, but
-    not on who else attacks.
+    not on who else attacks: with nested groups the data of the attackers they share are the same, and so are the
+    sub-models that see no other attacker.
     """
     poisoned = list(users)
     owners = [user for group in groups for user in group.attackers]
@@ -121,8 +134,11 @@ def poison(samples: Samples, group: AttackGroup, rng: np.random.Generator, part:
     return stamped if group.kind == "clean-label" else _relabel(stamped, rows, group.target)
 
 
-def trigger_inputs(samples: Samples, group: AttackGroup, seed: int = 0) -> Samples:
-    """Lay the group's whole trigger over every input; labels stay the true ones. ``label-flip`` has no trigger."""
+def trigger_inputs(samples: Samples, group: AttackGroup, seed: int | Sequence[int] = 0) -> Samples:
+    """Lay the group's whole trigger over every input; labels stay the true ones. ``label-flip`` has no trigger.
+
+    The seed decides the places of a ``per-image`` trigger and nothing else.
+    """
     if group.kind == "label-flip":
         return samples
     return stamp(samples, np.arange(len(samples)), group.trigger, np.random.default_rng(seed))

@@ -1,7 +1,7 @@
 """Triggers: what an attacker lays over an image, and where."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +39,18 @@ class Trigger:
     position: Position
     place: tuple[int, int]
 
+    def __post_init__(self) -> None:
+        if self.position not in get_args(Position):
+            raise InputError(f"position: expected one of {', '.join(get_args(Position))}, got {self.position!r}")
+
     def overlay(self, shape: Shape, place: tuple[int, int]) -> Overlay:
         """Lay the patch at ``place`` over an otherwise clear image of the given shape."""
+        channels, height, width = self.values.shape
+        inside = 0 <= place[0] <= shape[1] - height and 0 <= place[1] <= shape[2] - width
+        if channels != shape[0] or not inside:
+            raise InputError(f"trigger: {self.values.shape} at {place} does not fit into an image of {shape}")
         values, alpha = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        rows = slice(place[0], place[0] + self.values.shape[1])
-        columns = slice(place[1], place[1] + self.values.shape[2])
+        rows, columns = slice(place[0], place[0] + height), slice(place[1], place[1] + width)
         values[:, rows, columns] = self.values
         alpha[:, rows, columns] = self.alpha
         return Overlay(values, alpha)
@@ -82,6 +89,8 @@ def draw_blend(shape: Shape, rng: np.random.Generator) -> Trigger:
 
 def stamp(samples: Samples, rows: NDArray[np.int64], trigger: Trigger, rng: np.random.Generator) -> Samples:
     """Let the samples at ``rows`` carry the trigger (in place of an overlay they had); images and labels stay."""
+    if rows.size == 0:
+        return samples
     channels, height, width = samples.images.shape[1:]
     shape = (channels, height, width)
     if trigger.position == "per-image":
@@ -91,8 +100,6 @@ def stamp(samples: Samples, rows: NDArray[np.int64], trigger: Trigger, rng: np.r
         overlays = [trigger.overlay(shape, (int(cell) // across[1], int(cell) % across[1])) for cell in distinct]
     else:
         overlays, which = [trigger.overlay(shape, trigger.place)], np.zeros(rows.size, dtype=np.int64)
-    if rows.size == 0:
-        return samples
     ids = samples.overlay_ids.copy()
     ids[rows] = len(samples.overlays) + which
     return Samples(samples.images, samples.labels, samples.overlays + tuple(overlays), ids)

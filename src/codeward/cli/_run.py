@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,11 @@ import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from codeward.experiments import RunConfig
+
+#: Figures of a table row, in the order of its columns.
+_SHOWN = ("plurality", "bayes", "alarms")
 
 
 def run(
@@ -25,7 +31,7 @@ def run(
     resolved configuration, one record a cell, vote files for decode and certify, and plots. Run it again to go on after
     an interruption; nothing is trained twice.
 
-    Example: codeward run configs/mnist.yaml --set code.name=c --set repeats=3 -o runs/mnist
+    Example: codeward run configs/mnist-c.yaml --set repeats=1 --set data_dir=data -o runs/mnist
     """
     from codeward.experiments import load_config, run_experiment
 
@@ -51,7 +57,11 @@ def run(
     console.print(f"run folder: {folder} (config.yaml, code.json, records/, votes/, plots/)", highlight=False)
 
 
-def _draw(config: Any, folder: Path, records: Sequence[dict[str, Any]]) -> list[Path]:
+def _draw(config: "RunConfig", folder: Path, records: Sequence[dict[str, Any]]) -> list[Path]:
+    """Draw the plots; a machine without matplotlib gets its records all the same."""
+    if find_spec("matplotlib") is None:
+        print("codeward: no plots, matplotlib is missing (pip install 'codeward[plot]')", file=sys.stderr)
+        return []
     from codeward.codes import Code, plot_code
     from codeward.data import plot_class_shares
     from codeward.experiments import deal_data, load_pair
@@ -74,28 +84,31 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _table(records: Sequence[dict[str, Any]]) -> "Table":
+    """Lay out the figures; under attack each share is on all triggered inputs / on those not of the target's class."""
     from rich.table import Table
 
-    table = Table(title="accuracy (clean inputs at 0 attackers, all triggered inputs after)", title_justify="left")
-    names = (
-        "attackers",
-        "plurality vote",
-        "decoder",
-        "flagged",
-        "trigger works in hit / clean models",
-        "suspects TP / FP",
+    inputs = records[0]["figures"]["clean"]["all"]["plurality"]["of"]
+    table = Table(
+        title=f"{inputs} test inputs a row, clean without attackers; under attack all of them triggered: "
+        "share of all / of those whose label is not the target",
+        title_justify="left",
     )
-    for name in names:
+    names = ["attackers", "plurality vote right", "decoder right", "flagged", "trigger works in hit / clean models"]
+    names += ["suspects named rightly / wrongly"]
+    repeats = len({record["repeat"] for record in records}) > 1
+    for name in ["repeat"] * repeats + names:
         table.add_column(name, justify="right")
     for record in records:
+        first = [str(record["repeat"])] * repeats + [str(record["n_attackers"])]
         clean = record["figures"]["clean"]["all"]
         if not record["figures"]["groups"]:
-            table.add_row("0", *(_percent(clean[key]) for key in ("plurality", "bayes", "alarms")), "", "")
+            table.add_row(*first, *(_percent(clean[key]) for key in _SHOWN), "", "")
         for group in record["figures"]["groups"]:
-            cell, success, tracking = group["triggered"]["all"], group["success"], group["tracking"]
+            every, other = group["triggered"]["all"], group["triggered"]["other_labels"]
+            success, tracking = group["success"], group["tracking"]
             table.add_row(
-                str(record["n_attackers"]),
-                *(_percent(cell[key]) for key in ("plurality", "bayes", "alarms")),
+                *first,
+                *(f"{_percent(every[key])} / {_percent(other[key])}" for key in _SHOWN),
                 f"{_percent(success['hit_models'])} / {_percent(success['clean_models'])}",
                 f"{tracking['true_positives']:.2f} / {tracking['false_positives']:.2f}",
             )

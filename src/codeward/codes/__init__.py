@@ -1,6 +1,7 @@
 """Code matrices, their properties with witnesses, bounds, constructions, and the designer. Never imports torch."""
 
 from codeward.codes._baselines import bagging_code, partition_code, shifted_hash_code
+from codeward.codes._bounds import covering_bound, models_lower_bound
 from codeward.codes._code import Code
 from codeward.codes._designer import Design, design
 from codeward.codes._drawing import plot_code, sketch_code
@@ -30,6 +31,7 @@ __all__ = [
     "bagging_code",
     "bit_code",
     "count_attacker_sets",
+    "covering_bound",
     "design",
     "duplicated_code",
     "enumerate_patterns",
@@ -44,6 +46,7 @@ __all__ = [
     "list_named_codes",
     "minimal_code",
     "minimal_correcting_code",
+    "models_lower_bound",
     "named_code",
     "partition_code",
     "plot_code",

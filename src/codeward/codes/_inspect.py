@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from codeward.codes._bounds import models_lower_bound
 from codeward.codes._code import Code
 from codeward.codes._margins import MAX_PAIRS, count_pairs, find_margins
@@ -104,7 +107,11 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
         When ``max_attackers`` asks for more attacker sets than fit.
     """
     notes: list[str] = []
-    table = _tabulate(code, max_attackers)
+    # Users with equal columns are one user to everything but tracking, so their columns are tabulated once: the first
+    # user stands for the others, which keeps witnesses the lexicographically first ones.
+    first = np.sort(np.unique(code.matrix, axis=1, return_index=True)[1])
+    distinct = code if first.size == code.n_users else Code(code.matrix[:, first])
+    table = _tabulate(distinct, max_attackers)
     limit = table.max_attackers
 
     # 1. Detection, and with it correction under arbitrary attackers: from the table, else by a set-cover program.
@@ -112,11 +119,11 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
     if found:
         cover_bound, cover = found.size, found.attackers[0]
     else:
-        cover_bound, cover = find_smallest_cover(code)
+        cover_bound, cover = find_smallest_cover(distinct)
         cover_bound = max(cover_bound, limit + 1)
         if cover_bound < len(cover):
             notes.append(f"detection holds for at least {cover_bound - 1} attackers; {len(cover)} break it")
-    correction, tracking = find_correction_break(table), find_tracking_break(table)
+    correction = find_correction_break(table)
     if max_attackers is None:
         limit = max(1, min(limit, cover_bound - 1))
         if correction is None:
@@ -132,15 +139,20 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
     margins = find_margins(table, fits)
     gap: Margin = (None,) * (limit - fits)
 
-    # 3. Witnesses.
+    # 3. Tracking: two equal columns end it at once.
+    tracking, tracking_margin = find_tracking_break(table), margins.tracking
+    if distinct is not code:
+        tracking, tracking_margin = _find_equal_columns(code, first), (0,) * fits
+
+    # 4. Witnesses.
     witness: dict[str, Break] = {}
     detect = min(cover_bound - 1, limit)
     if len(cover) == cover_bound:
-        witness["detect"] = Break(len(cover), (cover,))
+        witness["detect"] = _rename(Break(len(cover), (cover,)), first)
         half = -(-len(cover) // 2)
-        witness["correct_arbitrary"] = Break(half, (cover[:half], cover[half:]))
+        witness["correct_arbitrary"] = _rename(Break(half, (cover[:half], cover[half:])), first)
     if correction:
-        witness["correct"] = correction
+        witness["correct"] = _rename(correction, first)
     if tracking:
         witness["track"] = tracking
     return Inspection(
@@ -151,7 +163,7 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
         correct_arbitrary=min((cover_bound - 1) // 2, limit),
         track=_holds(tracking, limit),
         margin=margins.label + gap,
-        margin_track=margins.tracking + gap,
+        margin_track=tracking_margin + gap,
         margin_arbitrary=margins.arbitrary + gap,
         models_lower_bound=models_lower_bound(code.n_users, detect, code.row_weight, "detect") if detect else 1,
         witness=witness,
@@ -168,6 +180,18 @@ def _tabulate(code: Code, max_attackers: int | None) -> PatternTable:
         size += 1
         table = enumerate_patterns(code, size)
     return table
+
+
+def _find_equal_columns(code: Code, first: NDArray[np.int64]) -> Break:
+    """Return two users with equal columns: either alone is mistaken for the other."""
+    user = min(set(range(code.n_users)) - set(first.tolist()))
+    twin = next(j for j in first.tolist() if (code.column(j) == code.column(user)).all())
+    return Break(1, ((twin,), (user,)))
+
+
+def _rename(found: Break, users: NDArray[np.int64]) -> Break:
+    """Replace positions among the distinct columns by user indices."""
+    return Break(found.size, tuple(tuple(int(users[j]) for j in attackers) for attackers in found.attackers))
 
 
 def _holds(found: Break | None, limit: int) -> int:

@@ -82,12 +82,12 @@ class Samples:
         content = hashlib.sha256(f"samples {self.images.shape}\n".encode())
         content.update(np.ascontiguousarray(self.images).tobytes())
         content.update(np.ascontiguousarray(self.labels).tobytes())
-        for mark, places in sorted(
+        for mark, where in sorted(
             (hashlib.sha256(overlay.values.tobytes() + overlay.alpha.tobytes()).digest(), places.tobytes())
             for i, overlay in enumerate(self.overlays)
             if (places := np.flatnonzero(self.overlay_ids == i)).size
         ):
-            content.update(mark + places)
+            content.update(mark + where)
         return content.hexdigest()
 
 

@@ -35,7 +35,9 @@ def build_decoder(
         return PluralityDecoder(code, n_classes)
     if decoder == "consensus":
         return ConsensusDecoder(code, n_attackers, tolerated_errors(code, n_attackers), n_classes)
-    raise InputError(f"decoder: expected bayes, plurality, consensus or a function of (code, confusion), got {decoder!r}")
+    raise InputError(
+        f"decoder: expected bayes, plurality, consensus or a function of (code, confusion), got {decoder!r}"
+    )
 
 
 def tolerated_errors(code: Code, n_attackers: int) -> int:

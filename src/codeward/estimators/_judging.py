@@ -47,7 +47,7 @@ def divide_rows(rows: Rows, fraction: float, seed: int) -> Division:
     for user, own in enumerate(rows):
         wanted = max(1, round(fraction * own.size)) if fraction > 0 else 0
         size = min(wanted, max(own.size - 1, 0))
-        order = np.random.default_rng([seed, user]).permutation(own.size)
+        order = np.random.default_rng([seed, 0, user]).permutation(own.size)
         training.append(own[np.sort(order[size:])])
         held.append(own[order[:size]])
     if any(part.size for part in held):

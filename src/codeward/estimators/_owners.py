@@ -46,7 +46,9 @@ def read_groups(groups: ArrayLike, n_samples: int) -> Ownership:
     try:
         users, owners = np.unique(ids, return_inverse=True)
     except TypeError as error:
-        raise InputError("groups: user ids of different types cannot be ordered; use all numbers or all text") from error
+        raise InputError(
+            "groups: user ids of different types cannot be ordered; use all numbers or all text"
+        ) from error
     return Ownership(users, owners.astype(np.int64), False)
 
 

@@ -40,7 +40,12 @@ class TableTrainer:
         tags = get_tags(self.estimator).input_tags
         finite = not tags.allow_nan
         return validate_data(
-            owner, X, reset=reset, dtype=np.float64, accept_sparse="csr" if tags.sparse else False, ensure_all_finite=finite
+            owner,
+            X,
+            reset=reset,
+            dtype=np.float64,
+            accept_sparse="csr" if tags.sparse else False,
+            ensure_all_finite=finite,
         )
 
     def check_labels(self, owner: Any, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -83,7 +88,7 @@ def _fit_model(
     """Fit one sub-model; one that sees no class, or one class only, votes a constant."""
     if rows.size == 0:
         # Only a hashed part can be empty. The smallest class is what a tie would give, too.
-        return DummyClassifier(strategy="constant", constant=classes[0]).fit(np.zeros((1, 1)), classes[:1])
+        return DummyClassifier(strategy="most_frequent").fit(np.zeros((1, 1)), classes[:1])
     labels, part = classes[y[rows]], _safe_indexing(X, rows)
     if (labels == labels[0]).all():
         return DummyClassifier(strategy="most_frequent").fit(part, labels)
@@ -105,7 +110,7 @@ def _set_random_states(estimator: Any, seed: int, model: int) -> None:
     names = sorted(
         name for name in estimator.get_params(deep=True) if name == "random_state" or name.endswith("__random_state")
     )
-    seeds = np.random.default_rng([seed, model]).integers(2**31 - 1, size=len(names))
+    seeds = np.random.default_rng([seed, 1, model]).integers(2**31 - 1, size=len(names))
     estimator.set_params(**{name: int(value) for name, value in zip(names, seeds, strict=True)})
 
 

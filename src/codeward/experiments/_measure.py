@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, Decoded, PluralityDecoder, estimate_confusion, tracking_score
+from codeward.decoding import BayesDecoder, Decoded, PluralityDecoder, tracking_score
 from codeward.experiments._records import share
 
 #: An input is called attacked when its attack probability passes this; the prior is even at the default attack rate.
@@ -29,12 +29,6 @@ class Answers:
     scores: NDArray[np.float32]
     votes: NDArray[np.int64]
     labels: NDArray[np.int64]
-
-
-def make_decoder(code: Code, validation: Answers, n_classes: int, **assumptions: Any) -> BayesDecoder:
-    """Build the paper's decoder with confusion matrices from the validation half."""
-    confusion = estimate_confusion(validation.votes, validation.labels, n_classes)
-    return BayesDecoder(code, confusion, **assumptions)
 
 
 def measure_success(code: Code, attackers: tuple[int, ...], target: int, triggered: Answers) -> dict[str, Any]:

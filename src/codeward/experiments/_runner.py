@@ -1,5 +1,6 @@
 """The main job: for every repeat and every number of attackers train, ask, decode, and write a record."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -16,23 +17,25 @@ from codeward._files import write_text_atomic
 from codeward.attacks import AttackGroup, draw_groups, poison_users, trigger_inputs
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.decoding import save_votes
+from codeward.decoding import BayesDecoder, estimate_confusion, save_votes
 from codeward.experiments._config import RunConfig, load_config
 from codeward.experiments._measure import (
     Answers,
-    make_decoder,
     measure_labels,
     measure_success,
     measure_tracking,
 )
 from codeward.experiments._records import describe_machine, load_record, save_record
-from codeward.experiments._setting import Draw, Setting, find_code, load_pair, prepare_setting, stream
+from codeward.experiments._setting import Draw, Setting, deal_data, find_code, load_pair, prepare_setting, stream
 from codeward.training import Ensemble, ModelStore, train_ensemble, vote
+
+#: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
+_LOWEST_SCORE = -60_000.0
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run keeps: ``config.yaml``, ``code.json``, and the folders ``records``, ``votes``, ``plots``, ``store``."""
+    """What a run keeps: ``config.yaml``, ``code.json``, and folders ``records``, ``votes``, ``plots`` and ``store``."""
 
     path: Path
 
@@ -52,11 +55,15 @@ class RunFolder:
         kept = self.path / "config.yaml"
         if kept.exists() and load_config(kept).digest != config.digest:
             raise InputError(f"{self.path}: holds another run (its config.yaml differs); choose another folder with -o")
+        if not kept.exists() and (self.path / "code.json").exists():
+            raise InputError(f"{self.path}: holds a code but no config.yaml, so it is no run; choose another folder")
         if (self.path / "code.json").exists():
             return Code.load(self.path / "code.json")
+        # Nothing is written before the code is found, so that a mistake leaves no folder; the code comes last, so that
+        # a folder with a code always says whose it is.
         code = find_code(config)
-        code.save(self.path / "code.json")
         write_text_atomic(kept, config.to_yaml())
+        code.save(self.path / "code.json")
         return code
 
 
@@ -77,8 +84,9 @@ def run_experiment(
         Show training progress on stderr.
     """
     place = RunFolder(Path(folder))
-    code = place.open(config)
     pair = load_pair(config)
+    deal_data(config, 0, pair)  # an impossible split is refused before a code is designed and a folder made
+    code = place.open(config)
     store = ModelStore(config.store or place.path / "store")
     for repeat in range(config.repeats):
         setting = prepare_setting(config, repeat, pair, code)
@@ -112,23 +120,23 @@ def _run_cell(setting: Setting, n_attackers: int, store: ModelStore, place: RunF
     validation = _ask(ensemble, setting.validation)
     clean = _ask(ensemble, setting.evaluation)
 
-    # 3. Decode.
+    # 3. Decode, with confusion matrices from the validation half.
+    confusion = estimate_confusion(validation.votes, validation.labels, setting.n_classes)
     size = config.decoder.max_attackers + 1
-    decoder = make_decoder(
+    decoder = BayesDecoder(
         code,
-        validation,
-        setting.n_classes,
+        confusion,
         attack_rate=config.decoder.attack_rate,
         success_rate=config.decoder.success_rate,
         attackers_prior=(1 / size,) * size,
     )
     figures: dict[str, Any] = {"clean": measure_labels(decoder, clean, None)[0]}
-    confusion = decoder.confusion
     for name, answers in (("validation", validation), ("clean", clean)):
         _save(place.votes(repeat, n_attackers, name), answers, confusion)
     figures["groups"] = []
     for number, group in enumerate(groups):
-        triggered = _ask(ensemble, trigger_inputs(setting.evaluation, group))
+        places = [config.seed, repeat, int(Draw.TRIGGER)]
+        triggered = _ask(ensemble, trigger_inputs(setting.evaluation, group, seed=places))
         counts, decoded = measure_labels(decoder, triggered, group.target)
         figures["groups"].append(
             {
@@ -151,6 +159,7 @@ def _run_cell(setting: Setting, n_attackers: int, store: ModelStore, place: RunF
             "config": config.model_dump(mode="json"),
             "config_digest": config.digest,
             "code_digest": code.digest,
+            "training": json.loads(setting.training.to_json()),
             "code": {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight},
             **describe_machine(str(ensemble.device)),
             "work": {"models": code.n_models, "trained": ensemble.trained, "reused": ensemble.reused},
@@ -166,6 +175,7 @@ def draw_attack(setting: Setting, n_attackers: int) -> list[AttackGroup]:
     if n_attackers == 0:
         return []
     attack = setting.config.attack
+    assert attack.fraction is not None  # the configuration fills it in
     return draw_groups(
         n_users=setting.config.users,
         n_attackers=n_attackers,
@@ -189,5 +199,7 @@ def _ask(ensemble: Ensemble, samples: Samples) -> Answers:
 
 
 def _save(path: Path, answers: Answers, confusion: ArrayLike) -> None:
-    # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it.
-    save_votes(path, answers.votes, answers.labels, confusion, answers.scores.astype(np.float16))
+    # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it. A model that
+    # diverged has NaN, which no reader should have to know: `vote` takes it for the lowest score, and so does the file.
+    scores = np.clip(np.nan_to_num(answers.scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0)
+    save_votes(path, answers.votes, answers.labels, confusion, scores.astype(np.float16))

@@ -71,13 +71,13 @@ def find_code(config: RunConfig) -> Code:
     elif section.name is not None:
         code = named_code(section.name)
     else:
-        # The paper's code d learns from half of the users; so does the designer's unless told otherwise.
+        # A third of the users a model, like the paper's code c, unless told otherwise.
         unbounded = section.utilization is None and section.row_weight is None and section.max_models is None
         code = design(
             config.users,
             section.attackers,
             row_weight=section.row_weight,
-            utilization=0.5 if unbounded else section.utilization,
+            utilization=1 / 3 if unbounded else section.utilization,
             guarantee=section.guarantee,
             margin=section.margin,
             max_models=section.max_models,
@@ -123,7 +123,8 @@ def prepare_setting(config: RunConfig, repeat: int, pair: DatasetPair, code: Cod
 
 def choose_training(config: RunConfig, pair: DatasetPair) -> TrainingSettings:
     """Return the data set's recipe with the configuration's overrides."""
-    base = PRESETS.get(pair.name, TrainingSettings())
+    # By the configured name: a file that happens to be called mnist.npz is not MNIST.
+    base = PRESETS.get(config.dataset, TrainingSettings())
     base = replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
     given = config.training.model_dump(exclude={"engine", "device"}, exclude_none=True)
     return replace(base, **given)

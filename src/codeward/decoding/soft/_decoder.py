@@ -9,6 +9,7 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._decoded import Decoded
 from codeward.decoding._models import check_labels
+from codeward.decoding._plurality import PluralityDecoder
 from codeward.decoding.soft._calibration import cross_calibrate
 from codeward.decoding.soft._evidence import SCORE_LAYOUT, Evidence, weigh_scores
 from codeward.decoding.soft._fusion import list_explanations, sum_explanations
@@ -108,6 +109,7 @@ class SoftDecoder:
             truth,
             self.n_classes_,
             lambda attacks: overwrite_scores(checked, attacks, generator),
+            lambda votes, paper: PluralityDecoder(self.code, paper.n_classes).predict(votes),
             weigh,
         )
         self.tuned_ = tune(

@@ -11,7 +11,6 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._models import estimate_confusion
-from codeward.decoding._plurality import PluralityDecoder
 from codeward.decoding.soft._evidence import Evidence, KnotLayout
 from codeward.decoding.soft._fitting import TrainingSet, fit_fusion
 from codeward.decoding.soft._fusion import Explanations
@@ -35,6 +34,8 @@ class Material:
     n_classes : int
     overwrite : callable
         Inputs of simulated attacks.
+    reference : callable
+        Labels of clean votes by the decoder not to fall below there, given the votes and the paper's decoder.
     weigh : callable
         Evidence of inputs made from the given validation rows, by maps that never saw those rows.
     """
@@ -44,6 +45,7 @@ class Material:
     labels: NDArray[np.int64]
     n_classes: int
     overwrite: Callable[[SimulatedAttacks], NDArray[Any]]
+    reference: Callable[[NDArray[np.int64], BayesDecoder], NDArray[np.int64]]
     weigh: Callable[[NDArray[Any], NDArray[np.int64]], Evidence]
 
 
@@ -96,16 +98,16 @@ def tune(
     poor = (explanations.patterns[attacks.patterns] & ~attacks.hits).any(axis=1)
     strata = [groups == group for group in np.unique(groups)]
     strata += [(attacks.families == family) & ~poor for family in np.unique(attacks.families)] + [poor]
-    shift = choose_shift(
+    shift, room = choose_shift(
         of_clean,
         labels,
-        PluralityDecoder(code, material.n_classes).predict(material.votes),
+        material.reference(material.votes, paper),
         of_attacked,
         labels[attacks.rows],
         paper.predict(votes),
         strata,
     )
-    return Tuned(fusion, threshold, shift)
+    return Tuned(fusion, threshold, shift, room)
 
 
 def check_settings(false_alarm_rate: float, n_simulated: int, n_inputs: int) -> None:

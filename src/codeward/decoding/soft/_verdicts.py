@@ -21,11 +21,24 @@ SHIFTS = np.arange(-6.0, 10.01, 0.25)
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a fit finds: the fusion, the alarm's threshold, the label's shift (`choose_threshold`, `choose_shift`)."""
+    """What a fit finds.
+
+    Attributes
+    ----------
+    fusion : Fusion
+    threshold : float
+        Log odds above which an input is flagged; see `choose_threshold`.
+    shift : float
+        Discount of an attack's log odds when the label is chosen; see `choose_shift`.
+    room : ndarray, shape (1 + strata,)
+        Accuracy less that of the reference at this shift, on clean validation inputs and on each kind of simulated
+        attacks: below 0 where the reference was better.
+    """
 
     fusion: Fusion
     threshold: float
     shift: float
+    room: NDArray[np.float64]
 
 
 def choose_threshold(gaps: NDArray[np.float64], false_alarm_rate: float) -> float:
@@ -55,7 +68,7 @@ def split_chunks(n_inputs: int, explanations: Explanations, n_classes: int) -> I
 
 
 def sum_labels(evidence: Evidence, explanations: Explanations, fusion: Fusion) -> Sums:
-    """`Sums` of every input without the table, which would be large."""
+    """Sum over explanations for every input, without the table (which would be large)."""
     n_classes = evidence.log_posteriors.shape[2]
     parts = [
         sum_explanations(evidence.take(rows), explanations, fusion)
@@ -76,12 +89,14 @@ def choose_shift(
     attacked_labels: NDArray[np.int64],
     attacked_reference: NDArray[np.int64],
     strata: Sequence[NDArray[np.bool_]],
-) -> float:
-    """Log odds by which the attack is discounted when the label is chosen: the one that leaves most room everywhere.
+) -> tuple[float, NDArray[np.float64]]:
+    """Choose by how much the log odds of an attack are discounted when the label is chosen: the one that leaves most room everywhere.
 
     For every shift on a grid: accuracy on clean validation inputs less that of the reference there, and accuracy on
     simulated attacks less that of its reference, in each stratum; the shift with the largest least difference, the
     smaller one on a tie.
+
+    Returns the shift and the differences there, the clean one first.
 
     Parameters
     ----------
@@ -93,7 +108,7 @@ def choose_shift(
     strata : sequence of ndarray of bool, shape (M,)
         Kinds of attacks, each compared for itself.
     """
-    best, chosen = -np.inf, 0.0
+    chosen, room = 0.0, np.full(1, -np.inf)
     for shift in SHIFTS:
         gain = [
             np.mean(first_best(softmax(clean.join(shift))) == clean_labels) - np.mean(clean_reference == clean_labels)
@@ -101,9 +116,9 @@ def choose_shift(
         right = (first_best(softmax(attacked.join(shift))) == attacked_labels).astype(np.float64)
         right -= attacked_reference == attacked_labels
         gain += [right[stratum].mean() for stratum in strata if stratum.any()]
-        if min(gain) > best:
-            best, chosen = float(min(gain)), float(shift)
-    return chosen
+        if min(gain) > room.min():
+            chosen, room = float(shift), np.array(gain)
+    return chosen, room
 
 
 def give_verdicts(evidence: Evidence, explanations: Explanations, tuned: Tuned) -> Decoded:

@@ -86,8 +86,16 @@ class DiscountedDecoder:
                 likelihoods[here] = model.log_likelihood(made[here])
             return weigh_votes(likelihoods, made)
 
+        # Votes alone cannot match the plain vote on clean inputs and the paper's decoder under attack at once: its
+        # reference is the paper's decoder on both.
         material = Material(
-            checked, checked, truth, self.n_classes, lambda attacks: overwrite_votes(checked, attacks), weigh
+            checked,
+            checked,
+            truth,
+            self.n_classes,
+            lambda attacks: overwrite_votes(checked, attacks),
+            lambda votes, paper: paper.predict(votes),
+            weigh,
         )
         self.tuned_ = tune(
             material,

@@ -1,0 +1,354 @@
+"""`CodedClassifier`: a scikit-learn classifier that survives colluding users."""
+
+import logging
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, get_tags
+from sklearn.utils.validation import check_is_fitted
+
+from codeward._errors import InputError
+from codeward.certify import Certificates, Threat, certify
+from codeward.codes import Code, Design, design, partition_code
+from codeward.decoding import Decoded, estimate_confusion
+from codeward.estimators._deciding import DecoderFactory, build_decoder, default_threat, share_labels
+from codeward.estimators._judging import divide_rows, judge_models
+from codeward.estimators._owners import Ownership, digest_rows, hash_owners, list_rows, match_columns, read_groups
+from codeward.estimators._tables import TableTrainer, check_classifier, take_labels
+
+_log = logging.getLogger(__name__)
+
+
+class Trainer(Protocol):
+    """What fits sub-models and asks them; `TableTrainer` and `ImageTrainer` are the two."""
+
+    def check_inputs(self, owner: Any, X: Any, reset: bool = False) -> Any:
+        """Check inputs; at ``reset`` remember their shape on ``owner``."""
+
+    def check_labels(self, owner: Any, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return the classes and the number of each label."""
+
+    def train(
+        self,
+        X: Any,
+        y: NDArray[np.int64],
+        classes: NDArray[Any],
+        code: Code,
+        rows: tuple[NDArray[np.int64], ...],
+        seed: int,
+    ) -> Any:
+        """Fit one sub-model a row of the code on the rows of its users."""
+
+    def vote(self, models: Any, X: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the vote of each model on each input, shape (N, m)."""
+
+
+class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classifier of m sub-models, each fitted on the users that one row of a code selects; their votes are decoded.
+
+    Guarantee: with ``guarantee="correct"`` (BCC, paper's section "Codes"), when at most ``n_attackers`` users collude,
+    every sub-model they reach says their target on a triggered input (threat model *deterministic*), and the others are
+    right, the votes determine the true label; ``margin`` says how many wrong votes are absorbed on top. What holds for
+    the votes of one given input is what `certify` says. Isolation, on which both rest: sub-model i is a function of
+    its users' samples, its parameters and (``random_state``, i); a sample order or an amount of data that another user
+    chooses cannot change it. See docs/estimator.md for what is trusted.
+
+    Parameters
+    ----------
+    estimator : classifier or TrainingSettings
+        A scikit-learn classifier (or pipeline), cloned for every sub-model; or `codeward.training.TrainingSettings`,
+        for networks on images (uint8, shape (N, H, W) or (N, C, H, W)) with labels 0..c-1.
+    code : Code, optional
+        One column a user: users in sorted order of their ids, or by name where the code names its users. By default
+        `codeward.design` finds one.
+    n_attackers : int
+        k, the largest number of colluding users expected.
+    guarantee : {"detect", "correct", "correct-arbitrary", "track"}
+        What a designed code must have.
+    decoder : {"bayes", "plurality", "consensus"} or callable
+        Or a function of (code, confusion) that returns a decoder, such as ``partial(BayesDecoder, success_rate=0.9)``.
+    utilization : float
+        Share of the users that every sub-model of a designed code learns from at least; lowered to what n users and
+        ``n_attackers`` allow when it asks for more.
+    margin : int
+        Margin of a designed code; 3 absorbs one wrong vote.
+    validation_fraction : float
+        Share of every user's samples held out to estimate confusion matrices, when no trusted ``validation`` data are
+        given to `fit`. 0 holds out none: each sub-model is judged on users it does not learn from.
+    n_pseudo_users : int
+        Parts into which samples are hashed when `fit` gets neither ``groups`` nor a code.
+    time_limit : float
+        Seconds for the designer.
+    n_jobs : int, optional
+        Sub-models fitted in parallel (scikit-learn classifiers only); changes no result.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    code_ : Code
+    design_ : Design or None
+        What the designer says of ``code_``; None for a code that was given or a partition.
+    estimators_ : list of classifiers, or Ensemble
+        The sub-models, in row order. One that saw a single class is a constant `DummyClassifier`.
+    users_ : ndarray, shape (n,)
+        User ids in column order.
+    users_hashed_ : bool
+        True when `fit` got no ``groups``: users are then parts of the data by content hash, so that "k users" reads
+        "k samples" (Deep Partition Aggregation); nobody can be named.
+    confusion_ : ndarray, shape (m, c, c)
+    decoder_ : Decoder
+    classes_ : ndarray, shape (c,)
+    n_features_in_ : int
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        code: Code | None = None,
+        n_attackers: int = 1,
+        guarantee: str = "correct",
+        decoder: str | DecoderFactory = "bayes",
+        *,
+        utilization: float = 0.5,
+        margin: int = 3,
+        validation_fraction: float = 0.2,
+        n_pseudo_users: int = 10,
+        time_limit: float = 2.0,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.code = code
+        self.n_attackers = n_attackers
+        self.guarantee = guarantee
+        self.decoder = decoder
+        self.utilization = utilization
+        self.margin = margin
+        self.validation_fraction = validation_fraction
+        self.n_pseudo_users = n_pseudo_users
+        self.time_limit = time_limit
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: ArrayLike | None = None,
+        validation: tuple[Any, Any] | None = None,
+    ) -> "CodedClassifier":
+        """Fit the sub-models and estimate how they err.
+
+        Parameters
+        ----------
+        X : array_like, sparse matrix or DataFrame, shape (N, ...)
+        y : array_like, shape (N,)
+        groups : array_like, shape (N,), optional
+            User id of each sample. Without it, samples are hashed to pseudo-users; see ``users_hashed_``.
+        validation : (X, y), optional
+            Trusted clean samples, from no user, that confusion matrices are estimated on (the paper's setting).
+        """
+        trainer = self._trainer()
+        self._check_parameters()
+        X = trainer.check_inputs(self, X, reset=True)
+        self.classes_, labels = trainer.check_labels(self, X, y)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+
+        # 1. Users, and a code with a column for each.
+        digests = digest_rows(X)
+        ownership = self._find_users(groups, digests)
+        self.design_, self.code_ = self._find_code(ownership)
+        ownership = match_columns(self.code_, ownership)
+        self.users_, self.users_hashed_ = ownership.users, ownership.hashed
+
+        # 2. Sub-models, each on the samples of its users.
+        rows = list_rows(ownership, digests, labels)
+        division = divide_rows(rows, 0.0 if validation is not None else self.validation_fraction, seed)
+        self.estimators_ = trainer.train(X, labels, self.classes_, self.code_, division.training, seed)
+
+        # 3. How they err, and the decoder that knows it.
+        n_classes = self.classes_.size
+        if validation is not None:
+            self.confusion_ = self._judge_trusted(trainer, validation)
+        else:
+            judging = np.concatenate(division.judging)
+            votes = trainer.vote(self.estimators_, _take(X, judging), self.classes_)
+            if division.held_out:
+                self.confusion_ = estimate_confusion(votes, labels[judging], n_classes)
+            else:
+                owners = ownership.owners[judging]
+                self.confusion_ = judge_models(votes, labels[judging], owners, self.code_, n_classes)
+        self.decoder_ = build_decoder(self.decoder, self.code_, self.confusion_, int(self.n_attackers))
+        return self
+
+    def votes(self, X: Any) -> NDArray[np.int64]:
+        """Return what each sub-model says of each input, as indices into ``classes_``, shape (N, m)."""
+        check_is_fitted(self)
+        trainer = self._trainer()
+        return trainer.vote(self.estimators_, trainer.check_inputs(self, X), self.classes_)
+
+    def decode(self, X: Any) -> Decoded:
+        """Return all that the decoder says of the inputs: labels (-1 for no verdict), targets and users as indices."""
+        return self.decoder_.decode(self.votes(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the decoded class of each input, shape (N,); the largest of `predict_proba`, ties to the smaller class.
+
+        An input on which the consensus decoder gives no verdict gets the most voted of the classes still possible;
+        `decode` shows the -1, and its certified radius is 0.
+        """
+        votes = self.votes(X)
+        labels = self.decoder_.predict(votes)
+        undecided = np.flatnonzero(labels < 0)
+        if undecided.size:
+            unsure = votes[undecided]
+            labels = labels.copy()
+            labels[undecided] = share_labels(self.decoder_.decode(unsure), unsure).argmax(axis=1)
+        return np.asarray(self.classes_[labels])
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the decoder's posterior of each class, shape (N, c); vote shares for plurality."""
+        votes = self.votes(X)
+        return share_labels(self.decoder_.decode(votes), votes)
+
+    def attack_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the decoder's probability that each input carries a trigger, shape (N,)."""
+        return self.decode(X).attack_probability
+
+    def user_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probability of each user to be an attacker, given an attack, shape (N, n)."""
+        return self.decode(X).user_probability
+
+    def suspects(self, X: Any, threshold: float = 0.5) -> list[tuple[Any, ...]]:
+        """Name the most probable attackers of each input, by user id, in column order.
+
+        An input has none when its attack probability does not pass ``threshold``, or when all sub-models agree: a code
+        that detects always leaves a model that no k attackers reach, so there they changed nothing. Users with equal
+        columns are in the same sub-models and cannot be told apart: all of them are named, so that nobody is singled
+        out by the order of ids. Evidence, not proof: only ``guarantee="track"`` promises that no other k users leave
+        the same votes.
+        """
+        votes = self.votes(X)
+        decoded = self.decoder_.decode(votes)
+        alarmed = (decoded.attack_probability > threshold) & (votes != votes[:, :1]).any(axis=1)
+        ids = self.users_.tolist()
+        matrix = self.code_.matrix
+        twins = (matrix[:, :, None] == matrix[:, None, :]).all(axis=0)
+        return [
+            tuple(ids[user] for user in np.flatnonzero(twins[list(found)].any(axis=0))) if alarm else ()
+            for found, alarm in zip(decoded.suspects, alarmed.tolist(), strict=True)
+        ]
+
+    def certify(self, X: Any, threat: Threat | None = None, max_attackers: int | None = None) -> NDArray[np.int64]:
+        """Return the certified radius of each input: the largest k such that no k users can change its decoded class.
+
+        See `certificates`.
+        """
+        return self.certificates(X, threat, max_attackers).radius
+
+    def certificates(self, X: Any, threat: Threat | None = None, max_attackers: int | None = None) -> Certificates:
+        """Return radii, with the attack that breaks each, as `codeward.certify` gives them for the sub-models' votes.
+
+        Parameters
+        ----------
+        threat : {"arbitrary", "deterministic"}, optional
+            By default *arbitrary* for plurality and consensus and *deterministic* for all others, the strongest each
+            decoder has certificates under.
+        max_attackers : int, optional
+            Look no further.
+
+        Notes
+        -----
+        The decoder is held as fitted. Plurality and consensus read nothing but votes, so their radii cover everything
+        the users do to the training data. A Bayes radius covers what they do to votes; confusion matrices estimated
+        from users' data are taken as given, so it is complete only with trusted ``validation`` data.
+        """
+        votes = self.votes(X)
+        chosen = threat if threat is not None else default_threat(self.decoder_)
+        return certify(votes, self.code_, threat=chosen, decoder=self.decoder_, max_attackers=max_attackers)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if hasattr(self.estimator, "__sklearn_tags__"):
+            inner = get_tags(self.estimator)
+            tags.input_tags.sparse = inner.input_tags.sparse
+            tags.input_tags.allow_nan = inner.input_tags.allow_nan
+            tags.input_tags.positive_only = inner.input_tags.positive_only
+            if inner.classifier_tags is not None:
+                tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
+        return tags
+
+    def _trainer(self) -> Trainer:
+        if type(self.estimator).__name__ == "TrainingSettings":
+            from codeward.estimators._images import ImageTrainer
+
+            return ImageTrainer(self.estimator)
+        check_classifier(self.estimator)
+        return TableTrainer(self.estimator, self.n_jobs)
+
+    def _check_parameters(self) -> None:
+        for name, least in (("n_attackers", 1), ("margin", 1), ("n_pseudo_users", 2)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if not 0 < self.utilization < 1:
+            raise InputError(f"utilization must be above 0 and below 1, got {self.utilization}")
+        if self.code is not None and not isinstance(self.code, Code):
+            raise InputError(f"code: expected a codeward.Code, got {type(self.code).__name__}; wrap it: Code(matrix)")
+
+    def _find_users(self, groups: ArrayLike | None, digests: NDArray[np.uint64]) -> Ownership:
+        if groups is not None:
+            return read_groups(groups, len(digests))
+        parts = int(self.n_pseudo_users) if self.code is None else self.code.n_users
+        _log.warning(
+            "CodedClassifier: no groups given, so samples are hashed to %d pseudo-users (as in DPA): the guarantee is "
+            "against poisoned samples, not users; pass groups=user_ids to fit",
+            parts,
+        )
+        return hash_owners(digests, parts)
+
+    def _find_code(self, ownership: Ownership) -> tuple[Design | None, Code]:
+        if self.code is not None:
+            return None, self.code
+        n_users = ownership.users.size
+        if ownership.hashed:
+            return None, partition_code(n_users, n_users)
+        if n_users < 2:
+            raise InputError(
+                f"groups: {n_users} user; at least two are needed, or nothing can be kept from an attacker"
+            )
+        # Sample counts are not used as weights: a code that follows them is a code attackers can choose.
+        avoided = int(self.n_attackers) * (2 if self.guarantee == "correct-arbitrary" else 1)
+        weight = min(int(np.ceil(self.utilization * n_users - 1e-9)), max(n_users - avoided, 1))
+        found = _design_once(
+            n_users, int(self.n_attackers), weight, self.guarantee, int(self.margin), float(self.time_limit)
+        )
+        names = [str(user) for user in ownership.users.tolist()]
+        return found, Code(found.code.matrix, users=names, construction=found.construction)
+
+    def _judge_trusted(self, trainer: Trainer, validation: tuple[Any, Any]) -> NDArray[np.float64]:
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise InputError("validation: expected a pair (X, y) of trusted clean samples")
+        labels = take_labels(validation[1], self.classes_)
+        votes = trainer.vote(self.estimators_, trainer.check_inputs(self, validation[0]), self.classes_)
+        return estimate_confusion(votes, labels, self.classes_.size)
+
+
+@lru_cache(maxsize=64)
+def _design_once(
+    n_users: int, n_attackers: int, row_weight: int, guarantee: str, margin: int, time_limit: float
+) -> Design:
+    """Design a code once a process: the folds and candidates of a search then share it and do not wait for it.
+
+    A code is public, so nothing is gained by a new one per ``random_state``.
+    """
+    return design(
+        n_users, n_attackers, row_weight=row_weight, guarantee=guarantee, margin=margin, time_limit=time_limit
+    )
+
+
+def _take(X: Any, rows: NDArray[np.int64]) -> Any:
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
