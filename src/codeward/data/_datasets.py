@@ -1,28 +1,26 @@
-"""Data sets by name or file, checked and ready to be split among users."""
+"""Data sets by name or by file."""
 
-import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.data._formats import parse_cifar_binary, parse_cifar_python, parse_idx
-from codeward.data._npz import read_npz
-from codeward.data._registry import REGISTRY, DatasetRecord
+from codeward.data._catalog import CATALOG, CIFAR_PYTHON_MD5, Entry
+from codeward.data._readers import parse_cifar_binary, parse_cifar_python, parse_idx_pair, read_checked, read_npz
 from codeward.data._samples import Samples
-from codeward.data._verify import describe_missing, find_layout, read_verified, resolve_data_dir
 
-#: Share of a set without a test part of its own that is held out.
-TEST_SHARE = 0.2
+#: Shares of scikit-learn's digits (and of an .npz without test set) kept for testing.
+TEST_SHARE = 0.3
+_SPLIT_SEED = 20210
 
 
 @dataclass(frozen=True)
 class DatasetPair:
-    """A data set: what users will hold, and what the server keeps to measure with.
+    """A data set: training and test samples, and constants that describe it.
 
     Attributes
     ----------
@@ -30,11 +28,9 @@ class DatasetPair:
     train, test : Samples
     n_classes : int
     mean, std : tuple of float
-        Normalisation per channel on the 0..1 scale. **Fixed public constants of the data set, never computed from
-        what users hand in**: a mean over all users would let a single user touch every sub-model, and with it the
-        isolation on which every guarantee rests (DESIGN.md, "Sub-models are content-addressed").
-    groups : ndarray or None
-        User id of each training sample where the data set knows its users (see `codeward.data.split_groups`).
+        Fixed public normalisation constants, never computed from users' data (see `codeward.data._catalog.Entry`).
+    groups : ndarray or None, shape (N,)
+        Real user ids of the training samples, where the data bring them.
     """
 
     name: str
@@ -43,122 +39,116 @@ class DatasetPair:
     n_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    groups: NDArray[np.generic] | None = None
+    groups: NDArray[Any] | None = None
 
 
-def load_dataset(
-    name_or_path: str | os.PathLike[str],
-    data_dir: str | os.PathLike[str] | None = None,
-    *,
-    registry: Mapping[str, DatasetRecord] = REGISTRY,
-) -> DatasetPair:
-    """Load a data set, refusing every file that is not what it should be.
+def find_data_dir(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the data directory: the argument, else ``CODEWARD_DATA``, else the user's cache."""
+    if data_dir is not None:
+        return Path(data_dir)
+    if given := os.environ.get("CODEWARD_DATA"):
+        return Path(given)
+    from platformdirs import user_cache_path
 
-    Parameters
-    ----------
-    name_or_path : str or path-like
-        ``digits`` (ships with scikit-learn; 8 x 8, 1,438 training and 359 test images), ``mnist``, ``fashion-mnist``,
-        ``cifar10``, or a path ending in ``.npz`` (see the user guide of `codeward.data` for its arrays).
-    data_dir : path-like, optional
-        Where named sets lie; default the environment's ``CODEWARD_DATA``, else the user's cache.
-    registry : mapping, optional
-        Files and checksums per name.
+    return user_cache_path("codeward") / "data"
 
-    Returns
-    -------
-    DatasetPair
-        The same bytes on every machine. A set without a test part (``digits``, an .npz without ``test_images``) has a
-        fifth held out by hash of the index, per user where users are known, so that how much one user hands in never
-        changes what is held out of another's. Such a test part still comes from the users: for a guarantee against
-        attackers give test images that the server collected itself.
+
+def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> DatasetPair:
+    """Load a data set by name (`CATALOG`) or an ``.npz`` by path.
 
     Raises
     ------
     InputError
-        Unknown name, missing files (the message says which files go where), or a file that is truncated, swapped,
-        damaged or malformed. Nothing is ever unpickled.
+        For an unknown name; for missing files, saying which go where and how to fetch them; for damaged ones.
     """
-    name = os.fspath(name_or_path)
     if name.endswith(".npz"):
-        return _load_npz(Path(name).expanduser())
+        return _load_npz(Path(name))
+    entry = CATALOG.get(name)
+    if entry is None:
+        raise InputError(f"no data set is named {name!r}; choose {', '.join(CATALOG)}, or give the path of an .npz")
     if name == "digits":
-        return _load_digits()
-    if name not in registry:
-        known = ", ".join(["digits", *registry])
-        raise InputError(f"unknown data set {name!r}; expected one of {known}, or the path of an .npz file")
-    return _load_named(registry[name], resolve_data_dir(data_dir), registry)
-
-
-def _load_named(record: DatasetRecord, data_dir: Path, registry: Mapping[str, DatasetRecord]) -> DatasetPair:
-    found = find_layout(record, data_dir)
-    if found is None:
-        raise InputError(describe_missing(record, data_dir))
-    layout, folder = found
-    parts: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]
-    contents = (
-        (folder / file.name, file, read_verified(folder / file.name, file, layout, registry)) for file in layout.files
-    )
-    if layout.format == "idx":
-        arrays = [parse_idx(content, file, path) for path, file, content in contents]
-        parts = [(arrays[0][:, None], arrays[1]), (arrays[2][:, None], arrays[3])]
+        train, test = _load_digits()
     else:
-        parse = parse_cifar_binary if layout.format == "cifar-binary" else parse_cifar_python
-        parts = [parse(content, file, path) for path, file, content in contents]
-    for images, labels in parts:
-        if len(images) != len(labels) or images.shape[1:] != record.image_shape or labels.max() >= record.n_classes:
-            raise InputError(f"{folder}: the files of {record.name} do not belong together, or labels are out of range")
-    train, test = parts[:-1], parts[-1]
-    return DatasetPair(
-        record.name,
-        Samples(
-            np.concatenate([images for images, _ in train]),
-            np.concatenate([labels for _, labels in train]).astype(np.int64),
-        ),
-        Samples(test[0], test[1].astype(np.int64)),
-        record.n_classes,
-        record.mean,
-        record.std,
+        train, test = load_files(entry, find_data_dir(data_dir) / name)
+    return DatasetPair(name, train, test, entry.n_classes, entry.mean, entry.std)
+
+
+def load_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
+    """Read the files of a catalogued data set, every one verified; the whole must have the published size."""
+    train, test = _parse_files(entry, folder)
+    for part, samples, size in (("training", train, entry.sizes[0]), ("test", test, entry.sizes[1])):
+        if len(samples) != size:
+            raise InputError(f"{folder}: {len(samples)} {part} images, {entry.name} has {size}; files swapped?")
+        if int(samples.labels.max()) >= entry.n_classes:
+            raise InputError(f"{folder}: {part} label {int(samples.labels.max())}, not 0..{entry.n_classes - 1}")
+    return train, test
+
+
+def _parse_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
+    python_batches = folder / "cifar-10-batches-py"
+    missing = [file.name for file in entry.train + entry.test if not _is_there(folder / file.name)]
+    if missing and entry.name == "cifar10" and python_batches.is_dir():
+        parts = {
+            name: parse_cifar_python(_read(python_batches / name), md5, str(python_batches / name))
+            for name, md5 in CIFAR_PYTHON_MD5.items()
+        }
+        return _join([parts[name] for name in parts if name != "test_batch"]), parts["test_batch"]
+    if missing:
+        raise InputError(
+            f"{entry.name} is not in {folder}: missing {', '.join(missing)} (plain or .gz); "
+            f"run `codeward data fetch {entry.name}`, or put the official files there"
+        )
+    if entry.name == "cifar10":
+        batches = [parse_cifar_binary(read_checked(folder, file), file.name) for file in entry.train + entry.test]
+        return _join(batches[:-1]), batches[-1]
+    train, test = (
+        parse_idx_pair(read_checked(folder, images), read_checked(folder, labels), entry.name, entry.shape)
+        for images, labels in (entry.train, entry.test)
     )
+    return train, test
 
 
-def _load_digits() -> DatasetPair:
+def _is_there(path: Path) -> bool:
+    return path.is_file() or path.with_name(path.name + ".gz").is_file()
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise InputError(f"{path}: missing")
+    return path.read_bytes()
+
+
+def _join(parts: list[Samples]) -> Samples:
+    return Samples(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
+
+
+def _load_digits() -> tuple[Samples, Samples]:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    # Pixels count 0..16 dark cells; the public constants below are of that same published set.
-    images = np.rint(bunch.images[:, None] * (255 / 16)).astype(np.uint8)
-    samples = Samples(images, bunch.target.astype(np.int64))
-    held_out = _hold_out(len(samples), "digits")
-    train, test = samples.take(np.flatnonzero(~held_out)), samples.take(np.flatnonzero(held_out))
-    return DatasetPair("digits", train, test, 10, (0.3053,), (0.3761,))
+    images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
+    return _cut(Samples(images, bunch.target.astype(np.int64)))
 
 
 def _load_npz(path: Path) -> DatasetPair:
-    content = read_npz(path)
-    channels = content.train.images.shape[1]
-    train, test, groups = content.train, content.test, content.groups
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    train, test, groups = read_npz(path)
     if test is None:
-        if groups is None:
-            held_out = _hold_out(len(train), "npz")
-        else:
-            held_out = np.zeros(len(train), dtype=bool)
-            for user in np.unique(groups):
-                own = np.flatnonzero(groups == user)
-                held_out[own[_hold_out(len(own), "npz")]] = True
-        if held_out.all() or not held_out.any():
-            raise InputError(f"{path}: too few images to hold out a test part; add test_images and test_labels")
-        test, train = train.take(np.flatnonzero(held_out)), train.take(np.flatnonzero(~held_out))
-        groups = groups if groups is None else groups[~held_out]
-    half = (0.5,) * channels
-    return DatasetPair(path.name, train, test, content.n_classes, half, half, groups)
+        kept, held = _shuffle(len(train))
+        groups = None if groups is None else groups[kept]
+        train, test = train.take(kept), train.take(held)
+    n_classes = int(max(train.labels.max(), test.labels.max())) + 1
+    return DatasetPair(path.stem, train, test, max(n_classes, 2), (0.5,), (0.5,), groups)
 
 
-def _hold_out(n_samples: int, salt: str) -> NDArray[np.bool_]:
-    """Mark a fifth of ``n_samples``, the same ones on every machine and under every NumPy version.
+def _cut(samples: Samples) -> tuple[Samples, Samples]:
+    kept, held = _shuffle(len(samples))
+    return samples.take(kept), samples.take(held)
 
-    Samples are ranked by the hash of their index: NumPy does not promise the same random stream for ever.
-    """
-    ranks = sorted(range(n_samples), key=lambda i: hashlib.sha256(f"{salt} {i}".encode()).digest())
-    mask = np.zeros(n_samples, dtype=bool)
-    mask[ranks[: round(TEST_SHARE * n_samples)]] = True
-    return mask
+
+def _shuffle(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Cut 0..size-1 into training and test parts, the same way on every machine."""
+    order = np.random.default_rng(_SPLIT_SEED).permutation(size)
+    held = max(1, round(size * TEST_SHARE))
+    return np.sort(order[held:]), np.sort(order[:held])

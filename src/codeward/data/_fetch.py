@@ -1,97 +1,173 @@
-"""Downloading a data set from its official home: checked before it is put in place, or not at all."""
+"""Bring data sets from their homes, every file checked against its published hash."""
 
+import contextlib
 import os
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from codeward._errors import InputError
-from codeward._progress import Progress, silent
-from codeward.data._registry import REGISTRY, DatasetRecord, Layout
-from codeward.data._verify import find_layout, read_verified, resolve_data_dir
+from codeward._files import write_atomic
+from codeward._progress import Progress, show_progress
+from codeward.data._catalog import CATALOG, DataFile, Entry
+from codeward.data._datasets import find_data_dir, load_files
+from codeward.data._readers import read_checked
 
-_GUIDE = "Check the connection, or fetch the files elsewhere and put them into the data directory"
+#: Environment variable with a mirror to use instead of a data set's home; files keep their names under it.
+MIRROR = "CODEWARD_MIRROR"
+
+#: Seconds without a byte from the server after which a download is given up.
+_TIMEOUT = 60
+
+
+def find_entry(name: str) -> Entry:
+    """Return the catalogue's entry; an unknown name is refused with the known ones."""
+    entry = CATALOG.get(name)
+    if entry is None:
+        raise InputError(f"no data set is named {name!r}; choose one of {', '.join(CATALOG)}")
+    return entry
 
 
 def fetch_dataset(
-    name: str,
-    data_dir: str | os.PathLike[str] | None = None,
-    *,
-    base_url: str | None = None,
-    registry: Mapping[str, DatasetRecord] = REGISTRY,
-    progress: Progress | None = None,
+    name: str, data_dir: str | os.PathLike[str] | None = None, base_url: str | None = None, progress: bool = False
 ) -> Path:
-    """Download a named data set unless it is there, and return its folder.
+    """Download a data set with pooch, verify it, and return its folder.
 
-    Guarantee: files appear in the data directory only after every checksum of the whole set matched; a failed,
-    corrupted or interrupted download leaves nothing behind.
+    Nothing appears under its final name before its hash matched. What is there and whole is not fetched again, so an
+    interrupted fetch goes on with the next file; what is there and damaged is reported, never replaced or removed.
 
     Parameters
     ----------
     name : str
-        A name of ``registry``.
+        A name of the catalogue; ``digits`` ships with scikit-learn and needs nothing.
     data_dir : path-like, optional
-        As in `codeward.data.load_dataset`.
     base_url : str, optional
-        A mirror that serves ``<base_url>/<name>/<file>``; default the publisher's own home.
-    registry : mapping, optional
-        Files and checksums per name.
-    progress : Progress, optional
-        Advanced by one per downloaded file.
-
-    Raises
-    ------
-    InputError
-        Unknown name, a server that does not deliver, or a download with the wrong checksum.
+        A mirror; else ``CODEWARD_MIRROR``, else the data set's home.
+    progress : bool
+        Show a bar per file.
     """
-    if name not in registry:
-        raise InputError(f"cannot fetch {name!r}; expected one of {', '.join(registry)}")
-    record, shown = registry[name], progress or silent()
-    target = resolve_data_dir(data_dir) / name
-    if find_layout(record, target.parent) is not None:
-        return target
-    target.mkdir(parents=True, exist_ok=True)
-    layout = record.layouts[record.fetched]
-    source = f"{base_url.rstrip('/')}/{name}" if base_url else record.home
-    # Beside the target, so that moving into place is a rename.
-    with tempfile.TemporaryDirectory(dir=target, prefix=".fetch-") as scratch:
-        arrived = []
-        for remote, md5 in record.downloads:
-            arrived.append(_download(f"{source}/{remote}", remote, md5, Path(scratch)))
-            shown.advance(1, remote)
-        if layout.format == "cifar-binary":
-            _extract(arrived[0], layout, Path(scratch))
-        for file in layout.files:
-            read_verified(Path(scratch) / file.name, file, layout, registry)
-        folder = target / layout.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in layout.files:
-            os.replace(Path(scratch) / file.name, folder / file.name)
-    return target
+    entry = find_entry(name)
+    folder = find_data_dir(data_dir) / name
+    if not entry.downloads:
+        return folder
+    return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, progress)
 
 
-def _download(url: str, name: str, md5: str, folder: Path) -> Path:
-    import pooch
-    import requests
-
-    pooch.get_logger().setLevel("ERROR")
+def fetch_files(entry: Entry, folder: Path, home: str, progress: bool = False) -> Path:
+    """Bring the files of one entry from ``home`` into ``folder`` (see `fetch_dataset`)."""
+    files = entry.train + entry.test
+    missing = [file for file in files if not _is_whole(folder, file)]
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        return Path(pooch.retrieve(url, known_hash=f"md5:{md5}", fname=name, path=folder))
-    except ValueError as error:
-        raise InputError(f"{url}: the download was refused, its md5 is not {md5} ({error}); nothing was kept") from None
-    except (requests.RequestException, OSError) as error:
-        raise InputError(f"{url}: not delivered ({error}). {_GUIDE}") from None
+        for download in entry.downloads:
+            archive = download.name.endswith(".tar.gz")
+            wanted = missing if archive else [file for file in missing if f"{file.name}.gz" == download.name]
+            if not wanted:
+                continue
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+                url = home.rstrip("/") + "/" + download.name
+                packed = _download(url, download.md5, Path(scratch), progress)
+                if archive:
+                    _unpack(packed, wanted, folder, url)
+                else:
+                    os.replace(packed, folder / download.name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # only when nothing is in it
+        raise
+    load_files(entry, folder)  # every file once more, content and header
+    return folder
 
 
-def _extract(archive: Path, layout: Layout, folder: Path) -> None:
-    """Copy the wanted members of a tar archive, by exact name; everything else in it is ignored."""
+def check_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
+    """Verify what is there; returns ``ok``, ``missing``, or what is wrong."""
+    entry = find_entry(name)
+    folder = find_data_dir(data_dir) / name
+    if not entry.downloads:
+        return "ok"
+    parts = [part for file in entry.train + entry.test for part in (file.name, file.name + ".gz")]
+    if not any((folder / part).exists() for part in [*parts, "cifar-10-batches-py"]):
+        return "missing"
     try:
-        with tarfile.open(archive) as tar:
-            for file in layout.files:
-                member = tar.extractfile(f"{layout.folder}/{file.name}")
+        load_files(entry, folder)
+    except InputError as error:
+        return str(error)
+    return "ok"
+
+
+def _is_whole(folder: Path, file: DataFile) -> bool:
+    """Tell whether a file need not be fetched; a damaged one is the user's to remove."""
+    if not any((folder / name).is_file() for name in (file.name, file.name + ".gz")):
+        return False
+    try:
+        read_checked(folder, file)
+    except InputError as error:
+        raise InputError(f"{error}; remove it and fetch again") from error
+    return True
+
+
+def _unpack(packed: Path, wanted: list[DataFile], folder: Path, url: str) -> None:
+    """Copy the wanted files out of an archive, and nothing else that may be in it."""
+    try:
+        with tarfile.open(packed) as archive:
+            for file in wanted:
+                member = archive.extractfile(file.name)
                 if member is None:
-                    raise InputError(f"{archive.name}: {file.name} is not a regular file")
-                (folder / file.name).write_bytes(member.read())
-    except (tarfile.TarError, KeyError) as error:
-        raise InputError(f"{archive.name}: not the expected archive ({error})") from None
+                    raise InputError(f"{url}: {file.name} is not a file in it")
+                write_atomic(folder / file.name, partial(shutil.copyfileobj, member))
+    except (tarfile.TarError, KeyError, EOFError) as error:
+        raise InputError(f"{url}: not the expected archive ({error})") from error
+
+
+def _download(url: str, md5: str, scratch: Path, progress: bool) -> Path:
+    import logging
+
+    import pooch
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    with _open_bar(url.rsplit("/", 1)[1], progress) as bar:
+        fetch = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
+        try:
+            kept = pooch.retrieve(
+                url, known_hash=f"md5:{md5}", fname=url.rsplit("/", 1)[1], path=scratch, downloader=fetch
+            )
+        # requests' errors are OSErrors, some of them ValueErrors too; a hash that does not match is a ValueError only.
+        except OSError as error:
+            raise InputError(
+                f"{url}: could not be downloaded ({error}); give a mirror with --url or {MIRROR}"
+            ) from error
+        except ValueError as error:
+            raise InputError(f"{url}: the download does not have the published md5 {md5}; nothing was kept") from error
+    return Path(kept)
+
+
+class _Bar:
+    """The progress object pooch drives, in mebibytes; drawn by `codeward._progress` once the size is known."""
+
+    def __init__(self, name: str, stack: contextlib.ExitStack) -> None:
+        self.total = 0
+        self._name, self._stack, self._full = name, stack, False
+        self._bar: Progress | None = None
+
+    def update(self, amount: int) -> None:
+        """Advance by bytes."""
+        if self._bar is None:
+            self._bar = self._stack.enter_context(show_progress(self._name, max(self.total, 1) / 2**20))
+        if not self._full:
+            self._bar.advance(amount / 2**20, "MiB")
+
+    def reset(self) -> None:
+        """Note that all has come: pooch then counts the whole size once more."""
+        self._full = True
+
+    def close(self) -> None:
+        """Nothing to do: the bar closes with its context, also when a download fails."""
+
+
+@contextlib.contextmanager
+def _open_bar(name: str, progress: bool) -> Iterator[_Bar | bool]:
+    with contextlib.ExitStack() as stack:
+        yield _Bar(name, stack) if progress else False

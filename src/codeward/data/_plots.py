@@ -1,44 +1,56 @@
-"""The picture of a split."""
+"""A picture of who holds which classes."""
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward.data._splits import count_classes
 
 
-def plot_class_shares(labels: ArrayLike, split: Sequence[NDArray[np.int64]], path: str | os.PathLike[str]) -> None:
-    """Draw each user's class shares as the paper's figure of Dirichlet splits: a row a user, a colour a class.
+def plot_class_shares(
+    labels: NDArray[np.int64], split: Sequence[NDArray[np.int64]], path: str | os.PathLike[str], n_classes: int = 0
+) -> None:
+    """Draw the class shares of every user, like the paper's Figure 4: a row a user, a colour a class.
 
     Parameters
     ----------
-    labels : array-like of int, shape (N,)
-    split : sequence of ndarray of int
-        Index arrays, one a user.
+    labels : ndarray of int64, shape (N,)
+    split : sequence of ndarray
+        Sample indices of each user.
     path : path-like
-        Written atomically; its suffix chooses the format (png, svg, pdf).
+        ``.svg``, ``.png`` or ``.pdf``.
+    n_classes : int
+        Classes to show; those in ``labels`` when 0.
     """
-    from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    suffix = Path(path).suffix.lstrip(".").lower()
+    if suffix not in ("svg", "png", "pdf"):
+        raise InputError(f"{path}: a plot ends in .svg, .png or .pdf")
+    from matplotlib import colormaps, rc_context
     from matplotlib.figure import Figure
 
-    counts = count_classes(labels, split)
+    classes = n_classes or int(labels.max()) + 1
+    counts = np.array([np.bincount(labels[part], minlength=classes) for part in split], dtype=float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    starts = np.cumsum(shares, axis=1) - shares
-    n_users, n_classes = counts.shape
-    colours = colormaps["tab10" if n_classes <= 10 else "gist_rainbow"]
-    figure = Figure(figsize=(6, 0.8 + 0.22 * n_users), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(6, 1 + 0.25 * len(split)), layout="constrained")
     axes = figure.add_subplot()
-    for c in range(n_classes):
-        colour = colours(c if n_classes <= 10 else c / (n_classes - 1))
-        axes.barh(np.arange(n_users), shares[:, c], left=starts[:, c], height=0.9, color=colour, label=str(c))
-    axes.set(xlim=(0, 1), xlabel="share of the user's samples", ylabel="user", yticks=np.arange(n_users))
+    left = np.zeros(len(split))
+    colours = colormaps["tab10" if classes <= 10 else "tab20"]
+    for label in range(classes):
+        axes.barh(
+            range(len(split)), shares[:, label], left=left, color=colours(label % colours.N), height=0.9, label=label
+        )
+        left += shares[:, label]
     axes.invert_yaxis()
-    if n_classes <= 20:
-        figure.legend(*axes.get_legend_handles_labels(), title="class", loc="outside right", fontsize="small")
-    suffix = os.path.splitext(os.fspath(path))[1].lstrip(".") or "png"
-    write_atomic(path, lambda out: figure.savefig(out, format=suffix))
+    axes.set_xlim(0, 1)
+    axes.set_yticks(range(len(split)))
+    axes.set_xlabel("share of the user's samples")
+    axes.set_ylabel("user")
+    axes.legend(title="class", bbox_to_anchor=(1.01, 1), loc="upper left", fontsize=7, title_fontsize=7)
+    # No date and named ids: the same split gives the same bytes.
+    metadata = {"Date": None} if suffix == "svg" else None
+    with rc_context({"svg.hashsalt": "codeward"}):
+        write_atomic(path, lambda out: figure.savefig(out, format=suffix, dpi=150, metadata=metadata))

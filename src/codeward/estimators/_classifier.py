@@ -1,8 +1,7 @@
 """`CodedClassifier`: a scikit-learn classifier that survives colluding users."""
 
 import logging
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,38 +11,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from codeward._errors import InputError
 from codeward.certify import Certificates, Threat, certify
-from codeward.codes import Code, Design, design, partition_code
+from codeward.codes import Code, Design
 from codeward.decoding import Decoded, estimate_confusion
 from codeward.estimators._deciding import DecoderFactory, build_decoder, default_threat, share_labels
+from codeward.estimators._designs import find_code
 from codeward.estimators._judging import divide_rows, judge_models
 from codeward.estimators._owners import Ownership, digest_rows, hash_owners, list_rows, match_columns, read_groups
-from codeward.estimators._tables import TableTrainer, check_classifier, take_labels
+from codeward.estimators._tables import take_labels
+from codeward.estimators._trainers import Trainer, choose_trainer
 
 _log = logging.getLogger(__name__)
-
-
-class Trainer(Protocol):
-    """What fits sub-models and asks them; `TableTrainer` and `ImageTrainer` are the two."""
-
-    def check_inputs(self, owner: Any, X: Any, reset: bool = False) -> Any:
-        """Check inputs; at ``reset`` remember their shape on ``owner``."""
-
-    def check_labels(self, owner: Any, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the classes and the number of each label."""
-
-    def train(
-        self,
-        X: Any,
-        y: NDArray[np.int64],
-        classes: NDArray[Any],
-        code: Code,
-        rows: tuple[NDArray[np.int64], ...],
-        seed: int,
-    ) -> Any:
-        """Fit one sub-model a row of the code on the rows of its users."""
-
-    def vote(self, models: Any, X: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the vote of each model on each input, shape (N, m)."""
 
 
 class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -160,7 +137,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # 1. Users, and a code with a column for each.
         digests = digest_rows(X)
         ownership = self._find_users(groups, digests)
-        self.design_, self.code_ = self._find_code(ownership)
+        self.design_, self.code_ = (None, self.code) if self.code is not None else self._find_code(ownership)
         ownership = match_columns(self.code_, ownership)
         self.users_, self.users_hashed_ = ownership.users, ownership.hashed
 
@@ -195,7 +172,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.decoder_.decode(self.votes(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the decoded class of each input, shape (N,); the largest of `predict_proba`, ties to the smaller class.
+        """Return the decoded class of each input, shape (N,): the most probable one, ties to the smaller class.
 
         An input on which the consensus decoder gives no verdict gets the most voted of the classes still possible;
         `decode` shows the -1, and its certified radius is 0.
@@ -235,10 +212,9 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decoded = self.decoder_.decode(votes)
         alarmed = (decoded.attack_probability > threshold) & (votes != votes[:, :1]).any(axis=1)
         ids = self.users_.tolist()
-        matrix = self.code_.matrix
-        twins = (matrix[:, :, None] == matrix[:, None, :]).all(axis=0)
+        columns = np.unique(self.code_.matrix, axis=1, return_inverse=True)[1].ravel()
         return [
-            tuple(ids[user] for user in np.flatnonzero(twins[list(found)].any(axis=0))) if alarm else ()
+            tuple(ids[user] for user in np.flatnonzero(np.isin(columns, columns[list(found)]))) if alarm else ()
             for found, alarm in zip(decoded.suspects, alarmed.tolist(), strict=True)
         ]
 
@@ -282,12 +258,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _trainer(self) -> Trainer:
-        if type(self.estimator).__name__ == "TrainingSettings":
-            from codeward.estimators._images import ImageTrainer
-
-            return ImageTrainer(self.estimator)
-        check_classifier(self.estimator)
-        return TableTrainer(self.estimator, self.n_jobs)
+        return choose_trainer(self.estimator, self.n_jobs)
 
     def _check_parameters(self) -> None:
         for name, least in (("n_attackers", 1), ("margin", 1), ("n_pseudo_users", 2)):
@@ -311,23 +282,8 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return hash_owners(digests, parts)
 
     def _find_code(self, ownership: Ownership) -> tuple[Design | None, Code]:
-        if self.code is not None:
-            return None, self.code
-        n_users = ownership.users.size
-        if ownership.hashed:
-            return None, partition_code(n_users, n_users)
-        if n_users < 2:
-            raise InputError(
-                f"groups: {n_users} user; at least two are needed, or nothing can be kept from an attacker"
-            )
-        # Sample counts are not used as weights: a code that follows them is a code attackers can choose.
-        avoided = int(self.n_attackers) * (2 if self.guarantee == "correct-arbitrary" else 1)
-        weight = min(int(np.ceil(self.utilization * n_users - 1e-9)), max(n_users - avoided, 1))
-        found = _design_once(
-            n_users, int(self.n_attackers), weight, self.guarantee, int(self.margin), float(self.time_limit)
-        )
-        names = [str(user) for user in ownership.users.tolist()]
-        return found, Code(found.code.matrix, users=names, construction=found.construction)
+        settings = (self.guarantee, self.utilization, self.margin, self.time_limit)
+        return find_code(ownership, self.n_attackers, *settings)
 
     def _judge_trusted(self, trainer: Trainer, validation: tuple[Any, Any]) -> NDArray[np.float64]:
         if not isinstance(validation, tuple | list) or len(validation) != 2:
@@ -335,19 +291,6 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = take_labels(validation[1], self.classes_)
         votes = trainer.vote(self.estimators_, trainer.check_inputs(self, validation[0]), self.classes_)
         return estimate_confusion(votes, labels, self.classes_.size)
-
-
-@lru_cache(maxsize=64)
-def _design_once(
-    n_users: int, n_attackers: int, row_weight: int, guarantee: str, margin: int, time_limit: float
-) -> Design:
-    """Design a code once a process: the folds and candidates of a search then share it and do not wait for it.
-
-    A code is public, so nothing is gained by a new one per ``random_state``.
-    """
-    return design(
-        n_users, n_attackers, row_weight=row_weight, guarantee=guarantee, margin=margin, time_limit=time_limit
-    )
 
 
 def _take(X: Any, rows: NDArray[np.int64]) -> Any:

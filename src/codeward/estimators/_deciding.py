@@ -41,7 +41,7 @@ def build_decoder(
 
 
 def tolerated_errors(code: Code, n_attackers: int) -> int:
-    """Return floor((d - 1) / 2) for the code's arbitrary margin d at k attackers, 0 where d is 0 or too large to find."""
+    """Return floor((d - 1) / 2) for the code's arbitrary margin d at k attackers; 0 where d is too large to find."""
     if count_attacker_sets(code.n_users, n_attackers) > _MAX_SETS:
         return 0
     arbitrary = find_margins(enumerate_patterns(code, n_attackers)).arbitrary

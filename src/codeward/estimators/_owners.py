@@ -2,11 +2,11 @@
 
 import hashlib
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from codeward._errors import InputError
 from codeward.codes import Code
@@ -46,9 +46,7 @@ def read_groups(groups: ArrayLike, n_samples: int) -> Ownership:
     try:
         users, owners = np.unique(ids, return_inverse=True)
     except TypeError as error:
-        raise InputError(
-            "groups: user ids of different types cannot be ordered; use all numbers or all text"
-        ) from error
+        raise InputError("groups: user ids of different types have no order; use all numbers or all text") from error
     return Ownership(users, owners.astype(np.int64), False)
 
 
@@ -86,16 +84,13 @@ def digest_rows(table: Any) -> NDArray[np.uint64]:
 
     The type of an array is common to all users: hashing its bytes would let one user reorder another's samples.
     """
-    if sparse.issparse(table):
-        rows = sparse.csr_array(table, dtype=np.float64, copy=True)
+    if hasattr(table, "tocsr"):
+        rows: Any = table.tocsr(copy=True).astype(np.float64)
         rows.sum_duplicates()
         rows.eliminate_zeros()
         edges = rows.indptr.tolist()
         indices = rows.indices.astype(np.int64)
-        content = [
-            indices[start:stop].tobytes() + rows.data[start:stop].tobytes()
-            for start, stop in zip(edges[:-1], edges[1:], strict=True)
-        ]
+        content = [indices[start:stop].tobytes() + rows.data[start:stop].tobytes() for start, stop in pairwise(edges)]
     else:
         dense = np.asarray(table)
         if dense.dtype.kind in "biuf":
@@ -117,4 +112,4 @@ def list_rows(
     """
     order = np.lexsort((labels, digests[:, 1], digests[:, 0], ownership.owners))
     edges = np.searchsorted(ownership.owners[order], np.arange(ownership.users.size + 1))
-    return tuple(order[start:stop] for start, stop in zip(edges[:-1], edges[1:], strict=True))
+    return tuple(order[start:stop] for start, stop in pairwise(edges))

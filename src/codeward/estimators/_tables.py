@@ -38,14 +38,13 @@ class TableTrainer:
         if hasattr(X, "iloc"):
             return validate_data(owner, X, reset=reset, skip_check_array=True)
         tags = get_tags(self.estimator).input_tags
-        finite = not tags.allow_nan
         return validate_data(
             owner,
             X,
             reset=reset,
             dtype=np.float64,
             accept_sparse="csr" if tags.sparse else False,
-            ensure_all_finite=finite,
+            ensure_all_finite=not tags.allow_nan,
         )
 
     def check_labels(self, owner: Any, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -106,7 +105,7 @@ def _ask_model(model: Any, X: Any) -> NDArray[Any]:
 
 
 def _set_random_states(estimator: Any, seed: int, model: int) -> None:
-    """Give every ``random_state`` inside a sub-model its own seed, from (seed, model) and the parameter's name order."""
+    """Give every ``random_state`` inside a sub-model its own seed, from (seed, model), in order of their names."""
     names = sorted(
         name for name in estimator.get_params(deep=True) if name == "random_state" or name.endswith("__random_state")
     )
@@ -128,9 +127,9 @@ def check_classifier(estimator: Any) -> None:
 
 
 def take_labels(y: ArrayLike, classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Number trusted labels by ``classes``; refuse one that no user's data has."""
+    """Return the place of each trusted label in ``classes``; refuse one that no user's data has."""
     labels = column_or_1d(y)
     known = np.isin(labels, classes)
     if not known.all():
         raise InputError(f"validation: label {labels[~known][0]!r} is not among the classes of the training data")
-    return np.searchsorted(classes, labels).astype(np.int64)
+    return np.asarray(np.searchsorted(classes, labels), dtype=np.int64)

@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 #: Models that train at a time: small networks leave most of the chip idle, large ones only its gaps.
 SMALL_NETWORK = 4_000_000
-LANES_SMALL, LANES_LARGE = 8, 4
+LANES_SMALL, LANES_LARGE = 8, 3
 
 #: Steps of a lane that are queued at a time; two such bursts wait on the device at most.
 _BURST = 16

@@ -1,0 +1,128 @@
+"""An incident: one input that looked triggered, with what the models said about it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.decoding import Decoded
+from codeward.decoding._models import check_votes
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+#: Longest run id and idempotency key.
+MAX_NAME = 200
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One alarm, as the ledger keeps it; nothing of the input itself but its digest.
+
+    Attributes
+    ----------
+    votes : tuple of int, length m
+        What each sub-model said.
+    attack_probability : float
+        The decoder's, in 0..1.
+    label, target : int
+        The decoded label (-1: no verdict) and the most probable target given an attack (-1: none).
+    suspects : tuple of int
+        Most probable attacker set given an attack, as columns of the code.
+    user_probability : tuple of float, length n
+        Posterior that each user is an attacker, given an attack.
+    digest : str
+        SHA-256 of the input, in hex. Evidence counts an input once however often it is sent.
+    code_digest, run : str
+        `Code.digest` and the id of the models that voted: evidence never mixes votes of different models.
+    time : datetime
+        Aware; kept to the microsecond, in UTC.
+    key : str or None
+        Idempotency key: a second incident with the same key is the first one, sent again.
+    id : int or None
+        Given by the ledger; None before it is recorded.
+    """
+
+    votes: tuple[int, ...]
+    attack_probability: float
+    label: int
+    target: int
+    suspects: tuple[int, ...]
+    user_probability: tuple[float, ...]
+    digest: str
+    code_digest: str
+    run: str
+    time: datetime = field(default_factory=_now)
+    key: str | None = None
+    id: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.votes or any(vote < 0 for vote in self.votes):
+            raise InputError("incident: votes must be classes, 0 or more, one a sub-model")
+        if not 0 <= self.attack_probability <= 1:
+            raise InputError(f"incident: attack_probability must be in 0..1, got {self.attack_probability}")
+        if self.label < -1 or self.target < -1:
+            raise InputError("incident: label and target must be classes, or -1 for none")
+        if any(not 0 <= user < len(self.user_probability) for user in self.suspects):
+            raise InputError("incident: a suspect is not among the users that user_probability lists")
+        if any(not isfinite(value) or not 0 <= value <= 1 for value in self.user_probability):
+            raise InputError("incident: user_probability must be in 0..1")
+        for name in ("digest", "code_digest"):
+            if not _DIGEST.fullmatch(getattr(self, name)):
+                raise InputError(f"incident: {name} must be a SHA-256 in hex, 64 digits")
+        if not 0 < len(self.run) <= MAX_NAME or not 0 < len("x" if self.key is None else self.key) <= MAX_NAME:
+            raise InputError(f"incident: run and key must have 1 to {MAX_NAME} characters")
+        if "\0" in self.run or "\0" in (self.key or ""):
+            raise InputError("incident: run and key must not contain NUL")
+        if self.time.tzinfo is None:
+            raise InputError("incident: time must carry a time zone")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON, time in ISO 8601, UTC."""
+        stamp = self.time.astimezone(UTC).isoformat(timespec="microseconds")
+        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {"id": self.id, "time": stamp} | {name: fields[name] for name in fields if name not in ("id", "time")}
+
+
+def find_incidents(
+    decoded: Decoded, votes: ArrayLike, digests: Sequence[str], code: Code, run: str, threshold: float = 0.5
+) -> list[Incident]:
+    """Return the incidents among N decoded inputs: those whose attack probability passes (is above) the threshold.
+
+    Parameters
+    ----------
+    decoded : Decoded
+    votes : array_like of int, shape (N, m)
+    digests : sequence of str, length N
+        SHA-256 of each input, in hex.
+    code : Code
+    run : str
+        Id of the models that voted, such as `RunCell.id`.
+    threshold : float
+    """
+    table: NDArray[np.int64] = check_votes(votes, code.n_models)
+    if not len(decoded) == len(table) == len(digests):
+        raise InputError(f"incidents: {len(decoded)} verdicts, {len(table)} vote vectors and {len(digests)} digests")
+    return [
+        Incident(
+            votes=tuple(table[row].tolist()),
+            attack_probability=min(1.0, float(decoded.attack_probability[row])),
+            label=int(decoded.labels[row]),
+            target=int(decoded.targets[row]),
+            suspects=tuple(decoded.suspects[row]),
+            user_probability=tuple(decoded.user_probability[row].tolist()),
+            digest=digests[row],
+            code_digest=code.digest,
+            run=run,
+        )
+        for row in np.flatnonzero(decoded.attack_probability > threshold).tolist()
+    ]

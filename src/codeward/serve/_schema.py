@@ -1,0 +1,156 @@
+"""Tables of the ledger and how a database is opened so that an acknowledged incident is on disk."""
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from codeward._errors import InputError
+
+#: Changes when a reader of older ledgers would misread newer ones.
+VERSION = 1
+#: Seconds a writer waits for another one.
+BUSY_SECONDS = 30
+#: Any fixed number: the replicas that make the tables of a PostgreSQL ledger take turns on it.
+_SCHEMA_LOCK = 6_033_412_001
+
+metadata = MetaData()
+
+about = Table("ledger_about", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+#: One row an incident, never changed after it is written: replicas append, so no update can be lost.
+incidents = Table(
+    "ledger_incidents",
+    metadata,
+    # SQLite numbers rows by itself only where the key is spelt INTEGER.
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("key", String(200), unique=True),
+    Column("microseconds", BigInteger, nullable=False),
+    Column("run", String(200), nullable=False),
+    Column("code_digest", String(64), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("target", Integer, nullable=False),
+    Column("label", Integer, nullable=False),
+    Column("attack_probability", Float, nullable=False),
+    Column("votes", Text, nullable=False),
+    Column("suspects", Text, nullable=False),
+    Column("user_probability", Text, nullable=False),
+    Index("ledger_incidents_by_target", "target", "id"),
+    Index("ledger_incidents_by_time", "microseconds"),
+    sqlite_autoincrement=True,
+)
+
+
+def read_url(url: str | os.PathLike[str]) -> URL:
+    """Turn a file name or a database URL into the URL SQLAlchemy opens; SQLite and PostgreSQL only.
+
+    A password never appears in the messages.
+    """
+    given = os.fspath(url)
+    if "://" not in given:
+        return URL.create("sqlite", database=given)
+    try:
+        parsed = make_url(given)
+    except (ArgumentError, ValueError) as error:
+        raise InputError(
+            "ledger: not a database URL; expected a file, sqlite:///FILE or postgresql://HOST/NAME"
+        ) from error
+    if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername == "sqlite" and parsed.database and parsed.database != ":memory:":
+        return parsed
+    raise InputError(
+        f"ledger: {parsed.render_as_string(hide_password=True)} is not supported; "
+        "expected a file, sqlite:///FILE or postgresql://HOST/NAME"
+    )
+
+
+def open_engine(url: URL) -> Engine:
+    """Open a database with durable commits and make the tables when they are missing.
+
+    SQLite: write-ahead log with ``synchronous=FULL``: a commit is in the log, flushed, before it returns; writers wait
+    for one another up to `BUSY_SECONDS`. PostgreSQL: ``synchronous_commit=on`` whatever the server's default is.
+    """
+    shown = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite":
+        folder = Path(str(url.database)).parent
+        if not folder.is_dir():
+            raise InputError(f"ledger: the folder {folder} does not exist")
+        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    else:
+        options = {"options": "-c synchronous_commit=on -c timezone=UTC", "connect_timeout": BUSY_SECONDS}
+        engine = create_engine(url, connect_args=options, pool_pre_ping=True)
+    try:
+        with engine.begin() as connection:
+            _make_tables(connection)
+            found = connection.execute(select(about.c.version)).scalar_one()
+    except (SQLAlchemyError, sqlite3.Error, ImportError) as error:
+        engine.dispose()
+        raise InputError(f"ledger: {shown} cannot be opened ({_first_line(error)})") from error
+    if found != VERSION:
+        engine.dispose()
+        raise InputError(f"ledger: {shown} has format {found}; this version of codeward reads format {VERSION}")
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # The module's own transactions start too late (before the first write only); ours start where SQLAlchemy says.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+    cursor.execute("PRAGMA synchronous=FULL")
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            # Changing the mode of a new file fails at once, busy timeout or not, when another process is changing it.
+            cursor.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that will write takes the lock first: upgrading later fails where another one wrote meanwhile.
+    reads = connection.get_execution_options().get("reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _make_tables(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        # CREATE TABLE IF NOT EXISTS of two sessions at once may fail in one of them.
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
+    metadata.create_all(connection)
+    if connection.execute(select(about.c.version)).first() is None:
+        connection.execute(insert(about).values(version=VERSION))
+
+
+def _first_line(error: BaseException) -> str:
+    cause = getattr(error, "orig", None) or error
+    return str(cause).strip().split("\n")[0]

@@ -1,0 +1,207 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from codeward._errors import InputError
+from codeward.codes import named_code
+from codeward.decoding import BayesDecoder, PluralityDecoder, estimate_confusion
+from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
+from codeward.decoding.soft._calibration import log_softmax
+from codeward.decoding.soft._fusion import Sums
+from codeward.decoding.soft._verdicts import choose_shift, choose_threshold
+
+CODE = named_code("c")
+N_CLASSES = 6
+
+
+def make_scores(seed, n_inputs=1500):
+    """Overconfident models that share hard images: a common error beside their own."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, N_CLASSES, n_inputs)
+    shared = generator.normal(size=(n_inputs, 1, N_CLASSES)) * generator.exponential(1.2, size=(n_inputs, 1, 1))
+    logits = shared + 0.9 * generator.normal(size=(n_inputs, CODE.n_models, N_CLASSES))
+    logits[np.arange(n_inputs), :, labels] += 3.0
+    return log_softmax(2.5 * logits), labels
+
+
+def plant(scores, attackers, target, factor=1.0, success=1.0, seed=0):
+    generator = np.random.default_rng(seed)
+    hit = CODE.pattern(attackers) & (generator.random(scores.shape[:2]) < success)
+    planted = scores.copy()
+    sure = np.full(N_CLASSES, np.log(1e-4 / (N_CLASSES - 1)))
+    sure[target] = np.log1p(-1e-4)
+    planted[hit] = log_softmax((sure + generator.normal(0, 0.5, size=(int(hit.sum()), N_CLASSES))) / factor)
+    return planted
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SoftDecoder(CODE, n_simulated=600).fit(*make_scores(0))
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    return make_scores(1)
+
+
+@pytest.fixture(scope="module")
+def paper():
+    scores, labels = make_scores(0)
+    return BayesDecoder(CODE, estimate_confusion(scores.argmax(axis=2), labels, N_CLASSES))
+
+
+def test_clean_inputs_are_answered_as_well_as_by_the_plain_vote_with_few_alarms(fitted, fresh):
+    scores, labels = fresh
+    found = fitted.decode(scores)
+    vote = PluralityDecoder(CODE, N_CLASSES).predict(scores.argmax(axis=2))
+    # 1500 inputs: two standard errors of a paired difference and of a rate of 5%.
+    assert (found.labels == labels).mean() >= (vote == labels).mean() - 0.01
+    assert (found.attack_probability > 0.5).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 1500)
+
+
+@pytest.mark.parametrize("attackers", [(0,), (0, 1), (0, 1, 5)])
+@pytest.mark.parametrize(("factor", "success"), [(1, 1), (2, 1), (5, 1), (1, 0.9), (1, 0.7)])
+def test_no_kind_of_trigger_beats_it_where_the_papers_decoder_stands(fitted, fresh, paper, attackers, factor, success):
+    scores, labels = fresh
+    planted = plant(scores, attackers, 2, factor, success)
+    assert (fitted.predict(planted) == labels).mean() >= (paper.predict(planted.argmax(axis=2)) == labels).mean() - 0.01
+
+
+def test_a_sure_trigger_is_detected_and_its_planters_named(fitted, fresh):
+    scores, labels = fresh
+    found = fitted.decode(plant(scores, (0, 5), 3))
+    counted = labels != 3
+    assert (found.attack_probability[counted] > 0.5).mean() > 0.97
+    assert (found.targets[counted] == 3).mean() > 0.97
+    # Users with equal columns cannot be told apart: the suspects have the planters' pattern.
+    wanted = CODE.pattern((0, 5))
+    right = [np.array_equal(CODE.pattern(found.suspects[n]), wanted) for n in np.flatnonzero(counted)]
+    assert np.mean(right) > 0.8
+    assert found.user_probability[counted][:, [0, 5]].mean() > found.user_probability[counted].mean() + 0.1
+
+
+def test_verdicts_are_coherent(fitted, fresh):
+    scores, _ = fresh
+    found = fitted.decode(plant(scores, (4,), 1)[:200])
+    np.testing.assert_allclose(found.label_probability.sum(axis=1), 1)
+    np.testing.assert_array_equal(found.labels, found.label_probability.argmax(axis=1))
+    assert ((found.user_probability >= 0) & (found.user_probability <= 1)).all()
+    assert found.user_probability.shape == (200, CODE.n_users)
+    assert len(found) == 200
+    assert all(found.suspects)
+    np.testing.assert_array_equal(fitted.predict(scores[:50]), fitted.decode(scores[:50]).labels)
+    assert len(fitted.decode(scores[:0])) == 0
+
+
+def test_pooled_evidence_names_the_target_and_the_pattern(fitted, fresh):
+    scores, labels = fresh
+    chosen = np.flatnonzero(labels != 4)[:20]
+    pooled = fitted.log_likelihood(plant(scores, (2, 3), 4, success=0.9)[chosen]).sum(axis=0)
+    assert np.isfinite(pooled).all()
+    pattern, target = np.unravel_index(int(pooled.argmax()), pooled.shape)
+    assert target == 4
+    np.testing.assert_array_equal(fitted.explanations_.patterns[pattern], CODE.pattern((2, 3)))
+    votes = scores[chosen].argmax(axis=2)
+    assert fitted.fallback_.log_likelihood(votes).shape == (20, *pooled.shape)
+
+
+def test_votes_are_decoded_where_scores_are_missing(fitted, fresh, paper):
+    scores, labels = fresh
+    votes = plant(scores, (0, 5), 2).argmax(axis=2)
+    found = fitted.decode(votes=votes)
+    np.testing.assert_array_equal(found.labels, fitted.decode_votes(votes).labels)
+    np.testing.assert_array_equal(found.labels, fitted.fallback_.predict(votes))
+    assert (found.labels == labels).mean() >= (paper.predict(votes) == labels).mean() - 0.01
+    clean = scores.argmax(axis=2)
+    assert (fitted.fallback_.decode(clean).attack_probability > 0.5).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 1500)
+    assert (fitted.fallback_.predict(clean) == labels).mean() >= (paper.predict(clean) == labels).mean() - 0.01
+
+
+def test_the_same_seed_gives_the_same_decoder():
+    scores, labels = make_scores(3, 200)
+    first, second = (SoftDecoder(CODE, n_simulated=40, random_state=7).fit(scores, labels) for _ in range(2))
+    np.testing.assert_array_equal(first.decode(scores).label_probability, second.decode(scores).label_probability)
+    other = SoftDecoder(CODE, n_simulated=40, random_state=8).fit(scores, labels)
+    assert np.abs(first.decode(scores).label_probability - other.decode(scores).label_probability).max() > 0
+
+
+def test_float16_scores_and_impossible_classes_are_accepted(fitted, fresh):
+    scores, _ = fresh
+    np.testing.assert_allclose(
+        fitted.decode(scores[:20].astype(np.float16)).label_probability,
+        fitted.decode(scores[:20]).label_probability,
+        atol=0.05,
+    )
+    certain = np.full((3, CODE.n_models, N_CLASSES), -np.inf)
+    certain[:, :, 1] = 0.0
+    found = fitted.decode(certain)
+    assert found.labels.tolist() == [1, 1, 1]
+    assert np.isfinite(found.label_probability).all()
+
+
+def test_the_threshold_keeps_the_rate_with_confidence():
+    generator = np.random.default_rng(0)
+    kept = 0
+    for _ in range(300):
+        threshold = choose_threshold(generator.normal(size=400), 0.05)
+        # P(normal > threshold) <= 0.05 iff threshold >= 1.6449
+        kept += threshold >= 1.6449
+    assert kept >= 0.92 * 300
+    assert choose_threshold(np.arange(10.0), 0.05) == 9.0
+
+
+def test_the_shift_leaves_most_room_to_both_references():
+    # Two inputs, one truly attacked: label 1 under attack, label 0 without.
+    clean = Sums(np.log([[0.1, 0.9]]), np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
+    attacked = Sums(np.log([[0.1, 0.9]]) + 3, np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
+    zero, one, all_inputs = np.array([0]), np.array([1]), [np.array([True])]
+    shift, room = choose_shift(clean, zero, zero, attacked, one, one, all_inputs)
+    assert 0 < shift < 3
+    np.testing.assert_array_equal(room, [0.0, 0.0])
+    worse, room = choose_shift(clean, zero, zero, clean, one, one, all_inputs)
+    assert room.min() == -1.0
+    assert worse == -6.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s[:, :5], "the code has 15"),
+        (lambda s: s[0], "expected shape"),
+        (lambda s: s[:, :, :4], "classes"),
+        (lambda s: np.where(np.arange(N_CLASSES) == 0, np.nan, s), "log-probabilities are at most 0"),
+        (lambda s: s * 0 - 5.0, "sum to"),
+        (lambda s: np.exp(s), "at most 0"),
+        (lambda s: s.astype(int), "dtype"),
+    ],
+)
+def test_wrong_scores_are_refused_with_a_reason(fitted, fresh, change, message):
+    with pytest.raises(InputError, match=message):
+        fitted.decode(change(fresh[0][:5]))
+
+
+def test_wrong_settings_are_refused_with_a_reason(fresh):
+    scores, labels = fresh
+    with pytest.raises(InputError, match="false_alarm_rate"):
+        SoftDecoder(CODE, false_alarm_rate=0.0, n_simulated=4).fit(scores[:60], labels[:60])
+    with pytest.raises(InputError, match="n_simulated"):
+        SoftDecoder(CODE, n_simulated=1).fit(scores[:60], labels[:60])
+    with pytest.raises(InputError, match="too few"):
+        SoftDecoder(CODE).fit(scores[:10], labels[:10])
+    with pytest.raises(InputError, match="families"):
+        SoftDecoder(CODE, families=("soft",)).fit(scores[:60], labels[:60])
+    with pytest.raises(InputError, match="one label an input"):
+        SoftDecoder(CODE).fit(scores[:60], labels[:59])
+    with pytest.raises(InputError, match="not fitted"):
+        SoftDecoder(CODE).decode(scores)
+    with pytest.raises(InputError, match="not fitted"):
+        DiscountedDecoder(CODE, N_CLASSES).decode(labels[:15].reshape(1, 15))
+    with pytest.raises(InputError, match="needs scores"):
+        SoftDecoder(CODE).decode()
+
+
+def test_it_never_needs_torch():
+    script = "import sys, codeward.decoding.soft; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
