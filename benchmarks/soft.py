@@ -2,16 +2,17 @@
 
     python benchmarks/soft.py scores/c.npz scores/d.npz [--output table.md] [--seed 0]
 
-A file holds ``code`` (m, n), ``validation_scores`` (Nv, m, c) log-probabilities, ``validation_labels``, ``labels`` (Ne) of
-the evaluation half, and for k attackers ``attack{k}_validation_scores`` and ``attack{k}_clean_scores`` (the same images
-through the poisoned ensemble), ``attack{k}_triggered_scores`` (Ne, m, c), ``attack{k}_attackers``, ``attack{k}_target``.
-Everything is fitted on the validation half of the poisoned ensemble, which holds clean images only, and measured on the
-other half.
+A file holds ``code`` (m, n), ``validation_scores`` (Nv, m, c) log-probabilities, ``validation_labels``, ``labels`` (Ne)
+of the evaluation half, and for k attackers ``attack{k}_validation_scores`` and ``attack{k}_clean_scores`` (the same
+images through the poisoned ensemble), ``attack{k}_triggered_scores`` (Ne, m, c), ``attack{k}_attackers``,
+``attack{k}_target``. Everything is fitted on the validation half of the poisoned ensemble, which holds clean images
+only, and measured on the other half.
 
-Softened triggers divide the log-probabilities of the hit models by a factor and normalise again; failing ones give a hit
-model its clean scores with probability 1 - S. Clean accuracy and false alarms (FF) are shares of all Ne clean inputs,
-accuracy under attack of all Ne triggered inputs, detection (det) of the triggered inputs whose label is not the target.
-The bound uses the calibrated scores of the clean models alone, as if the attackers were known.
+Softened triggers divide the log-probabilities of the hit models by a factor and normalise again; failing ones give a
+hit model its clean scores with probability 1 - S. Clean accuracy and false alarms (FF) are shares of all Ne clean
+inputs, accuracy under attack of all Ne triggered inputs, detection (det) of the triggered inputs whose label is not the
+target. The bound uses the calibrated scores of the clean models alone, as if the attackers were known. The last column
+is the accuracy under attack less the paper decoder's: with scores, with votes.
 """
 
 import argparse

@@ -1,3 +1,4 @@
+import itertools
 from typing import get_args
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_attackers_and_targets_are_drawn_evenly():
 @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(1, 3))
 def test_smaller_groups_are_part_of_larger_ones_with_the_same_trigger_and_target(seed, kind, n_groups):
     sizes = [groups_of(size, n_groups, seed, kind=kind) for size in (1, 2, 3, 4)]
-    for small, large in zip(sizes, sizes[1:], strict=False):
+    for small, large in itertools.pairwise(sizes):
         for one, two in zip(small, large, strict=True):
             assert set(one.attackers) < set(two.attackers)
             assert one.target == two.target

@@ -88,7 +88,7 @@ def test_python_batches_of_cifar_are_not_opened_when_they_are_not_the_official_o
     batches = tmp_path / "cifar10" / "cifar-10-batches-py"
     batches.mkdir(parents=True)
     (batches / "data_batch_1").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
-    with pytest.raises(InputError, match="data_batch_1.*not the official.*not opened"):
+    with pytest.raises(InputError, match=r"data_batch_1.*not the official.*not opened"):
         load_dataset("cifar10", tmp_path)
     assert "not opened" in check_dataset("cifar10", tmp_path)
 

@@ -144,7 +144,7 @@ def test_a_server_that_cannot_be_reached_is_named_with_the_way_out(tmp_path, mir
 def test_a_damaged_file_on_disk_is_reported_before_anything_is_fetched_and_never_removed(tmp_path, mirror, clothes):
     (tmp_path / "clothes").mkdir()
     (tmp_path / "clothes" / "test-labels").write_bytes(b"mine")
-    with pytest.raises(InputError, match="test-labels: damaged.*remove it and fetch again"):
+    with pytest.raises(InputError, match=r"test-labels: damaged.*remove it and fetch again"):
         fetch_dataset("clothes", tmp_path)
     assert mirror.asked == []
     assert (tmp_path / "clothes" / "test-labels").read_bytes() == b"mine"

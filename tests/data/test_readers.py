@@ -130,7 +130,7 @@ def test_a_cifar_binary_batch_is_read_and_a_broken_one_refused():
     assert np.array_equal(samples.images, images)
     assert np.array_equal(samples.labels, labels)
     for broken in (b"", content[:-1], content + b"x"):
-        with pytest.raises(InputError, match="batch.*truncated"):
+        with pytest.raises(InputError, match=r"batch.*truncated"):
             parse_cifar_binary(broken, "batch")
     with pytest.raises(InputError, match="label 77"):
         parse_cifar_binary(bytes([77]) + content[1:], "batch")

@@ -9,20 +9,20 @@ from codeward.codes import named_code
 from codeward.decoding import BayesDecoder, PluralityDecoder, estimate_confusion
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
 from codeward.decoding.soft._calibration import log_softmax
-from codeward.decoding.soft._fusion import Sums
-from codeward.decoding.soft._verdicts import choose_shift, choose_threshold
+from codeward.decoding.soft._fusion import Sums, log_sum, sum_explanations
+from codeward.decoding.soft._verdicts import blend, choose_blend, choose_threshold
 
 CODE = named_code("c")
 N_CLASSES = 6
 
 
-def make_scores(seed, n_inputs=1500):
-    """Overconfident models that share hard images: a common error beside their own."""
+def make_scores(seed, n_inputs=2500):
+    """Overconfident models that share easy and hard images: a common margin and error beside their own."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, N_CLASSES, n_inputs)
-    shared = generator.normal(size=(n_inputs, 1, N_CLASSES)) * generator.exponential(1.2, size=(n_inputs, 1, 1))
-    logits = shared + 0.9 * generator.normal(size=(n_inputs, CODE.n_models, N_CLASSES))
-    logits[np.arange(n_inputs), :, labels] += 3.0
+    logits = generator.normal(size=(n_inputs, 1, N_CLASSES))
+    logits = logits + 0.9 * generator.normal(size=(n_inputs, CODE.n_models, N_CLASSES))
+    logits[np.arange(n_inputs), :, labels] += generator.gamma(2.0, 2.6, size=(n_inputs, 1))
     return log_softmax(2.5 * logits), labels
 
 
@@ -38,7 +38,7 @@ def plant(scores, attackers, target, factor=1.0, success=1.0, seed=0):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return SoftDecoder(CODE, n_simulated=600).fit(*make_scores(0))
+    return SoftDecoder(CODE, n_simulated=1000).fit(*make_scores(0))
 
 
 @pytest.fixture(scope="module")
@@ -56,25 +56,28 @@ def test_clean_inputs_are_answered_as_well_as_by_the_plain_vote_with_few_alarms(
     scores, labels = fresh
     found = fitted.decode(scores)
     vote = PluralityDecoder(CODE, N_CLASSES).predict(scores.argmax(axis=2))
-    # 1500 inputs: two standard errors of a paired difference and of a rate of 5%.
+    # 2500 inputs: two standard errors of a paired difference and of a rate of 5%.
     assert (found.labels == labels).mean() >= (vote == labels).mean() - 0.01
-    assert (found.attack_probability > 0.5).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 1500)
+    assert (found.attack_probability > 0.5).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 2500)
 
 
+# The clean accuracy it keeps costs up to 3 points where three attackers hit 12 of the 15 models.
 @pytest.mark.parametrize("attackers", [(0,), (0, 1), (0, 1, 5)])
 @pytest.mark.parametrize(("factor", "success"), [(1, 1), (2, 1), (5, 1), (1, 0.9), (1, 0.7)])
-def test_no_kind_of_trigger_beats_it_where_the_papers_decoder_stands(fitted, fresh, paper, attackers, factor, success):
+def test_no_kind_of_trigger_brings_it_far_below_the_papers_decoder(fitted, fresh, paper, attackers, factor, success):
     scores, labels = fresh
     planted = plant(scores, attackers, 2, factor, success)
-    assert (fitted.predict(planted) == labels).mean() >= (paper.predict(planted.argmax(axis=2)) == labels).mean() - 0.01
+    allowed = 0.01 if len(attackers) < 3 else 0.03
+    reference = (paper.predict(planted.argmax(axis=2)) == labels).mean()
+    assert (fitted.predict(planted) == labels).mean() >= reference - allowed
 
 
 def test_a_sure_trigger_is_detected_and_its_planters_named(fitted, fresh):
     scores, labels = fresh
     found = fitted.decode(plant(scores, (0, 5), 3))
     counted = labels != 3
-    assert (found.attack_probability[counted] > 0.5).mean() > 0.97
-    assert (found.targets[counted] == 3).mean() > 0.97
+    assert (found.attack_probability[counted] > 0.5).mean() > 0.94
+    assert (found.targets[counted] == 3).mean() > 0.94
     # Users with equal columns cannot be told apart: the suspects have the planters' pattern.
     wanted = CODE.pattern((0, 5))
     right = [np.array_equal(CODE.pattern(found.suspects[n]), wanted) for n in np.flatnonzero(counted)]
@@ -103,7 +106,14 @@ def test_pooled_evidence_names_the_target_and_the_pattern(fitted, fresh):
     pattern, target = np.unravel_index(int(pooled.argmax()), pooled.shape)
     assert target == 4
     np.testing.assert_array_equal(fitted.explanations_.patterns[pattern], CODE.pattern((2, 3)))
+    # An input's evidence for an attack against none, summed over explanations, are the log odds of its alarm.
+    clean = fitted.clean_log_likelihood(scores[chosen])
+    prior = fitted.explanations_.log_weights[:, None]
+    every = log_sum((fitted.log_likelihood(scores[chosen]) + prior).reshape(20, -1)) - clean
+    voted = sum_explanations(fitted._weigh(scores[chosen]), fitted.explanations_, fitted.tuned_.fusion).gap
+    assert (every >= voted - 1e-9).all()
     votes = scores[chosen].argmax(axis=2)
+    assert fitted.fallback_.clean_log_likelihood(votes).shape == (20,)
     assert fitted.fallback_.log_likelihood(votes).shape == (20, *pooled.shape)
 
 
@@ -115,7 +125,7 @@ def test_votes_are_decoded_where_scores_are_missing(fitted, fresh, paper):
     np.testing.assert_array_equal(found.labels, fitted.fallback_.predict(votes))
     assert (found.labels == labels).mean() >= (paper.predict(votes) == labels).mean() - 0.01
     clean = scores.argmax(axis=2)
-    assert (fitted.fallback_.decode(clean).attack_probability > 0.5).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 1500)
+    assert (fitted.fallback_.decode(clean).attack_probability > 0.5).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 2500)
     assert (fitted.fallback_.predict(clean) == labels).mean() >= (paper.predict(clean) == labels).mean() - 0.01
 
 
@@ -152,17 +162,25 @@ def test_the_threshold_keeps_the_rate_with_confidence():
     assert choose_threshold(np.arange(10.0), 0.05) == 9.0
 
 
-def test_the_shift_leaves_most_room_to_both_references():
-    # Two inputs, one truly attacked: label 1 under attack, label 0 without.
-    clean = Sums(np.log([[0.1, 0.9]]), np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
-    attacked = Sums(np.log([[0.1, 0.9]]) + 3, np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
-    zero, one, all_inputs = np.array([0]), np.array([1]), [np.array([True])]
-    shift, room = choose_shift(clean, zero, zero, attacked, one, one, all_inputs)
-    assert 0 < shift < 3
+def test_the_label_is_read_so_that_it_leaves_most_room_to_both_references():
+    # One clean input, one attacked: label 1 under attack, label 0 without; the evidence tells them apart by 3 nats.
+    clean = Sums(np.log([[0.1, 0.9]]) - 1.5, np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
+    attacked = Sums(np.log([[0.1, 0.9]]) + 1.5, np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
+    zero, one, stratum = np.array([0]), np.array([1]), [np.array([True])]
+    flat = np.full((1, 2), 0.5)
+    shift, weight, room = choose_blend(clean, attacked, (flat, flat), (zero, one), (zero, one), stratum)
+    assert -1.5 <= shift <= 1.5
+    assert weight == 0
     np.testing.assert_array_equal(room, [0.0, 0.0])
-    worse, room = choose_shift(clean, zero, zero, clean, one, one, all_inputs)
+    # Where the sums cannot tell them apart and the votes can, the votes are heard.
+    told = (np.array([[0.999, 0.001]]), np.array([[0.001, 0.999]]))
+    _, weight, room = choose_blend(clean, clean, told, (zero, one), (zero, one), stratum)
+    assert weight > 0
+    np.testing.assert_array_equal(room, [0.0, 0.0])
+    np.testing.assert_allclose(blend(clean, told[1], 0.0, 1000.0), [[0.0, 1.0]], atol=1e-6)
+    # Where nothing helps, the least loss is reported.
+    _, _, room = choose_blend(clean, clean, (flat, flat), (zero, one), (zero, one), stratum)
     assert room.min() == -1.0
-    assert worse == -6.0
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_the_poisoned_fraction_is_filled_in_by_data_set_and_kept_when_given():
 def test_a_wrong_configuration_is_refused_in_one_line_that_names_the_key(tmp_path, text, words):
     file = tmp_path / "bad.yaml"
     file.write_text(text)
-    with pytest.raises(InputError, match="bad.yaml") as caught:
+    with pytest.raises(InputError, match=r"bad\.yaml") as caught:
         load_config(file)
     for word in words:
         assert word in str(caught.value)

@@ -1,3 +1,4 @@
+import inspect
 import json
 import shutil
 
@@ -6,7 +7,7 @@ import pytest
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, load_votes
+from codeward.decoding import BayesDecoder, estimate_confusion, load_votes
 from codeward.experiments import load_config, load_record, load_records, rate, run_experiment
 
 SMALL = ["code.name=d", "training.epochs=3", "attack.attackers=[0,2]"]
@@ -93,11 +94,12 @@ def test_every_figure_can_be_counted_again_from_the_vote_files(done):
 def test_confusion_matrices_come_from_the_validation_half_alone(done):
     folder, _ = done
     validation = votes(folder, 2, "validation")
+    smoothing = inspect.signature(estimate_confusion).parameters["smoothing"].default
     for model in range(6):
         for label in range(10):
             seen = validation.votes[validation.labels == label, model]
-            shares = np.bincount(seen, minlength=10) / len(seen)
-            assert np.abs(validation.confusion[model, label] - shares).max() < 0.1  # smoothing apart
+            expected = (np.bincount(seen, minlength=10) + smoothing) / (len(seen) + 10 * smoothing)
+            assert validation.confusion[model, label] == pytest.approx(expected)
     for inputs in ("clean", "triggered"):
         assert np.array_equal(votes(folder, 2, inputs).confusion, validation.confusion)
 

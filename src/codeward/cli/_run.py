@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,9 @@ def run(
 
 def _draw(config: "RunConfig", folder: Path, records: Sequence[dict[str, Any]]) -> list[Path]:
     """Draw the plots; a machine without matplotlib gets its records all the same."""
-    if find_spec("matplotlib") is None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
         print("codeward: no plots, matplotlib is missing (pip install 'codeward[plot]')", file=sys.stderr)
         return []
     from codeward.codes import Code, plot_code

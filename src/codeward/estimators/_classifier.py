@@ -17,7 +17,7 @@ from codeward.estimators._deciding import DecoderFactory, build_decoder, default
 from codeward.estimators._designs import find_code
 from codeward.estimators._judging import divide_rows, judge_models
 from codeward.estimators._owners import Ownership, digest_rows, hash_owners, list_rows, match_columns, read_groups
-from codeward.estimators._tables import take_labels
+from codeward.estimators._tables import place_labels
 from codeward.estimators._trainers import Trainer, choose_trainer
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,11 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Margin of a designed code; 3 absorbs one wrong vote.
     validation_fraction : float
         Share of every user's samples held out to estimate confusion matrices, when no trusted ``validation`` data are
-        given to `fit`. 0 holds out none: each sub-model is judged on users it does not learn from.
+        given to `fit`. 0 holds out none: each sub-model is judged on users it does not learn from. Either way the
+        ``n_attackers`` users with most errors on a label are left out, for what they hand in may be meant to mislead.
+    classes : array_like, optional
+        The classes there are; other labels are refused. By default those in ``y``, where an attacker may invent one:
+        state them when certificates matter (for networks, the training settings do).
     n_pseudo_users : int
         Parts into which samples are hashed when `fit` gets neither ``groups`` nor a code.
     time_limit : float
@@ -92,6 +96,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         utilization: float = 0.5,
         margin: int = 3,
         validation_fraction: float = 0.2,
+        classes: ArrayLike | None = None,
         n_pseudo_users: int = 10,
         time_limit: float = 2.0,
         n_jobs: int | None = None,
@@ -105,6 +110,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.utilization = utilization
         self.margin = margin
         self.validation_fraction = validation_fraction
+        self.classes = classes
         self.n_pseudo_users = n_pseudo_users
         self.time_limit = time_limit
         self.n_jobs = n_jobs
@@ -147,17 +153,15 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.estimators_ = trainer.train(X, labels, self.classes_, self.code_, division.training, seed)
 
         # 3. How they err, and the decoder that knows it.
-        n_classes = self.classes_.size
         if validation is not None:
             self.confusion_ = self._judge_trusted(trainer, validation)
         else:
             judging = np.concatenate(division.judging)
             votes = trainer.vote(self.estimators_, _take(X, judging), self.classes_)
-            if division.held_out:
-                self.confusion_ = estimate_confusion(votes, labels[judging], n_classes)
-            else:
-                owners = ownership.owners[judging]
-                self.confusion_ = judge_models(votes, labels[judging], owners, self.code_, n_classes)
+            # Held-out samples judge every model, training samples only models that never saw them.
+            judges = ~self.code_.matrix | division.held_out
+            owners, n_classes = ownership.owners[judging], self.classes_.size
+            self.confusion_ = judge_models(votes, labels[judging], owners, judges, self.n_attackers, n_classes)
         self.decoder_ = build_decoder(self.decoder, self.code_, self.confusion_, int(self.n_attackers))
         return self
 
@@ -239,8 +243,9 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Notes
         -----
         The decoder is held as fitted. Plurality and consensus read nothing but votes, so their radii cover everything
-        the users do to the training data. A Bayes radius covers what they do to votes; confusion matrices estimated
-        from users' data are taken as given, so it is complete only with trusted ``validation`` data.
+        the users do to the training data (given the ``classes``). A Bayes radius covers what they do to votes;
+        confusion matrices estimated from users' data are taken as given, so it is complete only with trusted
+        ``validation`` data.
         """
         votes = self.votes(X)
         chosen = threat if threat is not None else default_threat(self.decoder_)
@@ -288,7 +293,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _judge_trusted(self, trainer: Trainer, validation: tuple[Any, Any]) -> NDArray[np.float64]:
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise InputError("validation: expected a pair (X, y) of trusted clean samples")
-        labels = take_labels(validation[1], self.classes_)
+        labels = place_labels(validation[1], self.classes_, "validation")
         votes = trainer.vote(self.estimators_, trainer.check_inputs(self, validation[0]), self.classes_)
         return estimate_confusion(votes, labels, self.classes_.size)
 

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.codes import Code
-from codeward.decoding import count_confusion, smooth_confusion
+from codeward.decoding import smooth_confusion
 
 Rows = tuple[NDArray[np.int64], ...]
 
@@ -62,22 +61,49 @@ def _cap(rows: Rows) -> Rows:
 
 
 def judge_models(
-    votes: NDArray[np.int64], labels: NDArray[np.int64], owners: NDArray[np.int64], code: Code, n_classes: int
+    votes: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    judges: NDArray[np.bool_],
+    n_attackers: int,
+    n_classes: int,
 ) -> NDArray[np.float64]:
-    """Estimate confusion matrices (m, c, c) from votes on training samples: model i on users it does not learn from.
+    """Estimate confusion matrices (m, c, c) from users' samples, k of whom may want the estimate wrong.
 
-    A model that learns from everybody takes the counts of all others together: it is not better known than they are,
-    and its own training samples would flatter it.
+    For each model the errors are trimmed as `trim_errors` says. A model that nobody may judge takes the counts of all
+    others together.
 
     Parameters
     ----------
     votes : ndarray of int64, shape (N, m)
     labels, owners : ndarray of int64, shape (N,)
         Label and user of each sample.
+    judges : ndarray of bool, shape (m, n)
+        Which users' samples judge which model.
     """
-    counts = np.zeros((code.n_models, n_classes, n_classes), dtype=np.int64)
-    for model, members in enumerate(code.matrix):
-        strangers = ~members[owners]
-        counts[model] = count_confusion(votes[strangers, model, None], labels[strangers], n_classes)[0]
-    counts[code.matrix.all(axis=1)] = counts.sum(axis=0)
+    n_models, n_users = judges.shape
+    counts = np.zeros((n_models, n_classes, n_classes), dtype=np.int64)
+    for model in range(n_models):
+        heard = judges[model, owners]
+        by_user = np.zeros((n_users, n_classes, n_classes), dtype=np.int64)
+        np.add.at(by_user, (owners[heard], labels[heard], votes[heard, model]), 1)
+        counts[model] = trim_errors(by_user, n_attackers)
+    counts[~judges.any(axis=1)] = counts.sum(axis=0)
     return smooth_confusion(counts)
+
+
+def trim_errors(by_user: NDArray[np.int64], n_attackers: int) -> NDArray[np.int64]:
+    """Add up counts of label and vote over users, (n, c, c) to (c, c), without the k users of most errors on a label.
+
+    An attacker's triggered samples bear the target's label; models that it does not reach read them right, which counts
+    as an error. Enough of those teach the decoder that clean models often contradict the target, and it takes the next
+    attack for such a slip. With the k users of most errors left out, for each label by itself (ties to the lower
+    column), the errors that remain are no more than those on honest users' samples alone, whichever k users lie: the
+    least sum over n - k users is at most the sum over the honest ones. The price is an estimate somewhat too good.
+    """
+    errors = by_user.sum(axis=2) - by_user.diagonal(axis1=1, axis2=2)
+    worst = np.argsort(-errors, axis=0, kind="stable")[:n_attackers]
+    kept = np.ones(errors.shape, dtype=bool)
+    # A user without errors cannot inflate them and stays.
+    np.put_along_axis(kept, worst, np.take_along_axis(errors, worst, axis=0) == 0, axis=0)
+    return np.asarray((by_user * kept[:, :, None]).sum(axis=0))

@@ -48,15 +48,15 @@ class TableTrainer:
         )
 
     def check_labels(self, owner: Any, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Check labels; return the distinct ones, sorted, and their numbers."""
+        """Check labels; return the classes (as ``owner`` states them, or those found), sorted, and their places."""
         if y is None:
             raise InputError(f"requires y to be passed, but the target y is None; {type(owner).__name__} needs labels")
         labels = column_or_1d(y, warn=True)
         check_consistent_length(X, labels)
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
-        classes, numbers = np.unique(labels, return_inverse=True)
-        return classes, numbers.astype(np.int64)
+        classes = np.unique(labels if owner.classes is None else column_or_1d(owner.classes))
+        return classes, place_labels(labels, classes, "y")
 
     def train(
         self,
@@ -126,10 +126,11 @@ def check_classifier(estimator: Any) -> None:
         )
 
 
-def take_labels(y: ArrayLike, classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the place of each trusted label in ``classes``; refuse one that no user's data has."""
+def place_labels(y: ArrayLike, classes: NDArray[Any], what: str) -> NDArray[np.int64]:
+    """Return the place of each label in ``classes``; refuse one that is not there."""
     labels = column_or_1d(y)
-    known = np.isin(labels, classes)
-    if not known.all():
-        raise InputError(f"validation: label {labels[~known][0]!r} is not among the classes of the training data")
+    strange = np.flatnonzero(~np.isin(labels, classes))
+    if strange.size:
+        label, sample = labels[strange[0]], int(strange[0])
+        raise InputError(f"{what}: label {label!s} of sample {sample} is not one of the classes {classes.tolist()}")
     return np.asarray(np.searchsorted(classes, labels), dtype=np.int64)

@@ -2,18 +2,26 @@
 
 from codeward.experiments._config import FRACTIONS, RunConfig, load_config
 from codeward.experiments._records import load_record, load_records, rate
+from codeward.experiments._revocation import Outlook, Revocation, foresee_revocation, load_revocation
 from codeward.experiments._runner import RunFolder, run_experiment
 from codeward.experiments._setting import deal_data, load_pair
+from codeward.experiments._unlearning import name_output, revoke_users
 
 __all__ = [
     "FRACTIONS",
+    "Outlook",
+    "Revocation",
     "RunConfig",
     "RunFolder",
     "deal_data",
+    "foresee_revocation",
     "load_config",
     "load_pair",
     "load_record",
     "load_records",
+    "load_revocation",
+    "name_output",
     "rate",
+    "revoke_users",
     "run_experiment",
 ]

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from codeward.experiments._measure import (
 )
 from codeward.experiments._records import describe_machine, load_record, save_record
 from codeward.experiments._setting import Draw, Setting, deal_data, find_code, load_pair, prepare_setting, stream
-from codeward.training import Ensemble, ModelStore, train_ensemble, vote
+from codeward.training import Ensemble, ModelStore, train_ensembles, vote
 
 #: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
 _LOWEST_SCORE = -60_000.0
@@ -90,26 +90,23 @@ def run_experiment(
     store = ModelStore(config.store or place.path / "store")
     for repeat in range(config.repeats):
         setting = prepare_setting(config, repeat, pair, code)
+        missing = [size for size in config.attack.attackers if not place.record(repeat, size).exists()]
+        ensembles = dict(zip(missing, train_cells(setting, missing, store, progress), strict=True))
         for n_attackers in config.attack.attackers:
-            file = place.record(repeat, n_attackers)
-            if not file.exists():
-                _run_cell(setting, n_attackers, store, place, progress)
-            yield load_record(file)
+            if n_attackers in ensembles:
+                _run_cell(setting, n_attackers, ensembles[n_attackers], place)
+            yield load_record(place.record(repeat, n_attackers))
 
 
-def _run_cell(setting: Setting, n_attackers: int, store: ModelStore, place: RunFolder, progress: bool) -> None:
-    """Run one number of attackers of one repeat and write its vote files and its record (last)."""
-    config, code, repeat = setting.config, setting.code, setting.repeat
-    begin = time.perf_counter()
+def train_cells(setting: Setting, sizes: Sequence[int], store: ModelStore, progress: bool) -> list[Ensemble]:
+    """Train the sub-models of one repeat under each number of attackers, all in one go.
 
-    # 1. Poison: a function from data to data. The first n attackers of one drawn order, so that they are nested.
-    groups = draw_attack(setting, n_attackers)
-    users = poison_users(setting.users, groups, seed=[config.seed, repeat, int(Draw.POISON)])
-
-    # 2. Train, and ask every model about clean and triggered inputs.
-    ensemble = train_ensemble(
-        users,
-        code,
+    Poisoning is a function from data to data; training gets the result and nothing else.
+    """
+    config = setting.config
+    seed = [config.seed, setting.repeat, int(Draw.POISON)]
+    return train_ensembles(
+        [(poison_users(setting.users, draw_attack(setting, size), seed), setting.code) for size in sizes],
         setting.training,
         seed=_model_seed(setting),
         store=store,
@@ -117,10 +114,18 @@ def _run_cell(setting: Setting, n_attackers: int, store: ModelStore, place: RunF
         engine=config.training.engine,
         progress=progress,
     )
+
+
+def _run_cell(setting: Setting, n_attackers: int, ensemble: Ensemble, place: RunFolder) -> None:
+    """Ask, decode and count for one number of attackers of one repeat; write its vote files and (last) its record."""
+    config, code, repeat = setting.config, setting.code, setting.repeat
+    begin = time.perf_counter()
+
+    # 1. Ask every model about clean inputs.
     validation = _ask(ensemble, setting.validation)
     clean = _ask(ensemble, setting.evaluation)
 
-    # 3. Decode, with confusion matrices from the validation half.
+    # 2. Decode, with confusion matrices from the validation half.
     confusion = estimate_confusion(validation.votes, validation.labels, setting.n_classes)
     size = config.decoder.max_attackers + 1
     decoder = BayesDecoder(
@@ -133,7 +138,10 @@ def _run_cell(setting: Setting, n_attackers: int, store: ModelStore, place: RunF
     figures: dict[str, Any] = {"clean": measure_labels(decoder, clean, None)[0]}
     for name, answers in (("validation", validation), ("clean", clean)):
         _save(place.votes(repeat, n_attackers, name), answers, confusion)
+
+    # 3. The same on triggered inputs, for each group of attackers.
     figures["groups"] = []
+    groups = draw_attack(setting, n_attackers)
     for number, group in enumerate(groups):
         places = [config.seed, repeat, int(Draw.TRIGGER)]
         triggered = _ask(ensemble, trigger_inputs(setting.evaluation, group, seed=places))

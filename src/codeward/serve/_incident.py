@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from codeward._errors import InputError
-from codeward.codes import Code
-from codeward.decoding import Decoded
-from codeward.decoding._models import check_votes
+
+if TYPE_CHECKING:
+    from codeward.codes import Code
+    from codeward.decoding import Decoded
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: Longest run id and idempotency key.
@@ -44,6 +45,8 @@ class Incident:
         SHA-256 of the input, in hex. Evidence counts an input once however often it is sent.
     code_digest, run : str
         `Code.digest` and the id of the models that voted: evidence never mixes votes of different models.
+    threshold : float
+        Attack probability above which the endpoint recorded incidents: evidence compares like with like.
     time : datetime
         Aware; kept to the microsecond, in UTC.
     key : str or None
@@ -61,6 +64,7 @@ class Incident:
     digest: str
     code_digest: str
     run: str
+    threshold: float = 0.5
     time: datetime = field(default_factory=_now)
     key: str | None = None
     id: int | None = None
@@ -70,6 +74,8 @@ class Incident:
             raise InputError("incident: votes must be classes, 0 or more, one a sub-model")
         if not 0 <= self.attack_probability <= 1:
             raise InputError(f"incident: attack_probability must be in 0..1, got {self.attack_probability}")
+        if not 0 <= self.threshold <= 1:
+            raise InputError(f"incident: threshold must be in 0..1, got {self.threshold}")
         if self.label < -1 or self.target < -1:
             raise InputError("incident: label and target must be classes, or -1 for none")
         if any(not 0 <= user < len(self.user_probability) for user in self.suspects):
@@ -94,7 +100,7 @@ class Incident:
 
 
 def find_incidents(
-    decoded: Decoded, votes: ArrayLike, digests: Sequence[str], code: Code, run: str, threshold: float = 0.5
+    decoded: "Decoded", votes: ArrayLike, digests: Sequence[str], code: "Code", run: str, threshold: float = 0.5
 ) -> list[Incident]:
     """Return the incidents among N decoded inputs: those whose attack probability passes (is above) the threshold.
 
@@ -109,9 +115,12 @@ def find_incidents(
         Id of the models that voted, such as `RunCell.id`.
     threshold : float
     """
-    table: NDArray[np.int64] = check_votes(votes, code.n_models)
-    if not len(decoded) == len(table) == len(digests):
-        raise InputError(f"incidents: {len(decoded)} verdicts, {len(table)} vote vectors and {len(digests)} digests")
+    table = np.asarray(votes)
+    if table.shape != (len(decoded), code.n_models) or len(digests) != len(decoded):
+        raise InputError(
+            f"incidents: {len(decoded)} verdicts of {code.n_models} models, "
+            f"but votes of shape {table.shape} and {len(digests)} digests"
+        )
     return [
         Incident(
             votes=tuple(table[row].tolist()),
@@ -123,6 +132,7 @@ def find_incidents(
             digest=digests[row],
             code_digest=code.digest,
             run=run,
+            threshold=threshold,
         )
         for row in np.flatnonzero(decoded.attack_probability > threshold).tolist()
     ]

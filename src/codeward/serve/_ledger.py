@@ -138,6 +138,16 @@ class Ledger:
             rows = connection.execute(query.group_by(table.c.target).order_by(table.c.target))
             return {int(target): int(count) for target, count in rows}
 
+    def threshold(self, run: str, code_digest: str) -> float | None:
+        """Return the highest threshold under which incidents of these models were recorded; None without any.
+
+        Above it the ledger is complete, whatever thresholds there have been.
+        """
+        query = _filter(select(func.max(table.c.threshold)), None, None, run, code_digest, None)
+        with self._reading() as connection:
+            found = connection.execute(query).scalar_one()
+            return None if found is None else float(found)
+
     def runs(self) -> list[tuple[str, str]]:
         """Return the distinct (run, code digest) of the incidents, ordered."""
         query = select(table.c.run, table.c.code_digest).distinct().order_by(table.c.run, table.c.code_digest)
@@ -231,6 +241,7 @@ def _to_row(incident: Incident) -> dict[str, Any]:
         "target": incident.target,
         "label": incident.label,
         "attack_probability": incident.attack_probability,
+        "threshold": incident.threshold,
         "votes": json.dumps(incident.votes, separators=(",", ":")),
         "suspects": json.dumps(incident.suspects, separators=(",", ":")),
         "user_probability": json.dumps(incident.user_probability, separators=(",", ":")),
@@ -248,6 +259,7 @@ def _from_row(row: Row[Any]) -> Incident:
         digest=row.digest,
         code_digest=row.code_digest,
         run=row.run,
+        threshold=row.threshold,
         time=_EPOCH + timedelta(microseconds=row.microseconds),
         key=row.key,
         id=row.id,

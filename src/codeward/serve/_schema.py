@@ -54,6 +54,7 @@ incidents = Table(
     Column("target", Integer, nullable=False),
     Column("label", Integer, nullable=False),
     Column("attack_probability", Float, nullable=False),
+    Column("threshold", Float, nullable=False),
     Column("votes", Text, nullable=False),
     Column("suspects", Text, nullable=False),
     Column("user_probability", Text, nullable=False),

@@ -2,10 +2,10 @@
 
 from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
 from codeward.training._ensemble import Ensemble, vote
-from codeward.training._plan import BatchStream, ModelPlan, plan_batches, plan_models
+from codeward.training._plan import BatchStream, ModelPlan, drop_users, plan_batches, plan_models
 from codeward.training._settings import PRESETS, TrainingSettings
 from codeward.training._store import ModelStore, model_key
-from codeward.training._train import train_ensemble
+from codeward.training._train import train_ensemble, train_ensembles
 
 __all__ = [
     "ARCHITECTURES",
@@ -16,10 +16,12 @@ __all__ = [
     "ModelStore",
     "TrainingSettings",
     "build_network",
+    "drop_users",
     "fingerprint",
     "model_key",
     "plan_batches",
     "plan_models",
     "train_ensemble",
+    "train_ensembles",
     "vote",
 ]

@@ -13,7 +13,7 @@ from codeward._errors import InputError
 from codeward.data import Samples
 from codeward.training._architectures import Shape, build_network
 from codeward.training._jobs import Weights, count_workers, run_in_threads
-from codeward.training._resident import ResidentSamples
+from codeward.training._resident import ResidentSamples, arrange
 from codeward.training._settings import TrainingSettings
 from codeward.training._store import ModelStore
 
@@ -103,8 +103,8 @@ class Ensemble:
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             everything = torch.arange(len(resident.labels), device=device)
             for index in torch.split(everything, _EVALUATION_BATCH[device.type]):
-                images = resident.gather(index).permute(0, 3, 1, 2)
-                logits = network(images.contiguous() if device.type == "cpu" else images)
+                images = arrange(resident.gather(index))
+                logits = network(images)
                 parts.append(torch.log_softmax(logits.float(), dim=1))
         empty = torch.zeros(0, settings.n_classes)
         scores: NDArray[np.float32] = torch.cat([part.cpu() for part in parts] or [empty]).numpy()

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from codeward.training._dropout import draws_globally, own_dropout
 from codeward.training._jobs import Job, Workshop, count_workers, export_weights, run_in_threads
 from codeward.training._plan import batch_width, plan_batches
+from codeward.training._resident import arrange
 
 
 def train_loop(jobs: Sequence[Job], shop: Workshop) -> None:
@@ -52,9 +53,9 @@ def _run_steps(job: Job, shop: Workshop) -> None:
         if shop.stop.is_set():
             return
         places = slice(None) if whole else slice(count)
-        images = shop.samples.gather(index[step, places], shifts[step, places]).permute(0, 3, 1, 2)
+        images = arrange(shop.samples.gather(index[step, places], shifts[step, places]))
         with torch.autocast(device.type, torch.bfloat16, enabled=shop.precision == "bfloat16"):
-            logits = network(images.contiguous() if device.type == "cpu" else images)
+            logits = network(images)
         labels = shop.samples.labels[index[step, :count]]
         loss = functional.cross_entropy(logits[:count].float(), labels, reduction="sum") / stream.full
         _step(network, optimizer, loss)

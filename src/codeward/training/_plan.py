@@ -77,6 +77,35 @@ def plan_models(code: Code, seed: int) -> tuple[ModelPlan, ...]:
     return tuple(plans)
 
 
+def drop_users(plans: Sequence[ModelPlan], users: Sequence[int], seed: int) -> tuple[ModelPlan, ...]:
+    """Return the plans without some users, who keep their numbers: what is left to train after a revocation.
+
+    A plan without any of them stays as it is, so that its model keeps its key. The others lose them and get a new seed;
+    those that lose all are gone. Where plans become equal, the untouched ones keep their replica numbers and the others
+    count on: up to the order of equal rows these are the plans of the smaller code, made from scratch.
+
+    Parameters
+    ----------
+    plans : sequence of ModelPlan
+        Of one code, in row order; replicas of equal plans are 0, 1, 2, ... in any order.
+    users : sequence of int
+        Whom to drop.
+    seed : int
+        Seed of the run, as for `plan_models`.
+    """
+    gone = set(users)
+    seen = Counter(plan.users for plan in plans if not gone.intersection(plan.users))
+    left = []
+    for plan in plans:
+        kept = tuple(user for user in plan.users if user not in gone)
+        if kept == plan.users:
+            left.append(plan)
+        elif kept:
+            left.append(ModelPlan(kept, seen[kept], _derive_seed(int(seed), kept, seen[kept])))
+            seen[kept] += 1
+    return tuple(left)
+
+
 def batch_width(sizes: Sequence[int], batch_size: int) -> int:
     """Places of a batch for a model whose users hold ``sizes`` samples: at most ``batch_size``, a multiple of 16 below.
 

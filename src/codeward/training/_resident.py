@@ -74,7 +74,8 @@ class ResidentSamples:
         flat = index.reshape(-1)
         picked = self._crop(flat, shifts) if self.augments else self.images[flat]
         pixels = picked.float() / 255
-        if self.has_overlays:
+        if self.has_overlays or self.device.type == "cuda":
+            # Always on a GPU: the compiled step must be the same program whether or not somebody's data has overlays.
             ids = self.overlay_ids[flat]
             alpha = self.overlay_alpha[ids]
             pixels = pixels * (1 - alpha) + alpha * self.overlay_values[ids]
@@ -91,6 +92,17 @@ class ResidentSamples:
         columns = torch.where(flip[:, None] == 1, self.width - 1 - self.columns, self.columns)
         columns = (crop % SHIFTS)[:, None] + columns
         return self.images[flat[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def arrange(images: Tensor) -> Tensor:
+    """Turn (batch, height, width, channels) into (batch, channels, height, width) with strides that are always alike.
+
+    A view can carry other strides along an axis of length 1 depending on how it was computed, and convolutions choose
+    their kernels by strides: the same numbers would give other last bits.
+    """
+    moved = images.permute(0, 3, 1, 2)
+    layout = torch.contiguous_format if images.device.type == "cpu" else torch.channels_last
+    return torch.empty(moved.shape, dtype=moved.dtype, device=moved.device, memory_format=layout).copy_(moved)
 
 
 def check_samples(users: Sequence[Samples], settings: TrainingSettings) -> None:

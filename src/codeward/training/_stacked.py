@@ -115,7 +115,7 @@ class Stack:
         share : Tensor, shape (models, batch)
             Weight of each sample in its model's loss, the cross-entropy ``sum(share * -log p[label])``.
         """
-        values = images.permute(0, 4, 2, 3, 1)
+        values = images.permute(0, 4, 2, 3, 1).clone(memory_format=torch.contiguous_format)
         for layer in self.layers:
             values = layer.forward(values)
         # d loss / d logits = share * (softmax(logits) - onehot(label))

@@ -1,4 +1,4 @@
-"""Decoders fitted on validation data: on class scores, and on hard votes with discounted evidence. Never needs torch."""
+"""Decoders fitted on validation data: on class scores, and on hard votes with discounted evidence. Never torch."""
 
 from codeward.decoding.soft._decoder import SoftDecoder
 from codeward.decoding.soft._votes import DiscountedDecoder

@@ -9,10 +9,9 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._decoded import Decoded
 from codeward.decoding._models import check_labels
-from codeward.decoding._plurality import PluralityDecoder
 from codeward.decoding.soft._calibration import cross_calibrate
 from codeward.decoding.soft._evidence import SCORE_LAYOUT, Evidence, weigh_scores
-from codeward.decoding.soft._fusion import list_explanations, sum_explanations
+from codeward.decoding.soft._fusion import list_explanations, log_sum, sum_explanations, weigh_labels
 from codeward.decoding.soft._simulation import FAMILIES, Family, overwrite_scores
 from codeward.decoding.soft._tuning import Material, tune
 from codeward.decoding.soft._verdicts import give_verdicts, split_chunks
@@ -24,9 +23,9 @@ class SoftDecoder:
 
     Each model's scores are calibrated to log-probabilities :math:`g_i`. A clean model speaks for label l with
     :math:`c_i(l) = \log((1-\epsilon)\,\mathrm{softmax}(T g_i)_l + \epsilon/c) + \log c`; a hit one for target t with
-    :math:`r_{if}(t) = \rho_f(\mathrm{logit}\,e^{g_i(t)})`, :math:`\rho_f` not decreasing, one curve for models that vote
-    t and one for those that do not, for each family f of triggers (sure ones; softened ones). With h the number of hit
-    models of pattern x, w(x) its prior, :math:`\pi_f` and :math:`S_f` the weight and success rate of a family,
+    :math:`r_{if}(t) = \rho_f(\mathrm{logit}\,e^{g_i(t)})`, :math:`\rho_f` not decreasing, one curve for models that
+    vote t and one for those that do not, for each family f of triggers (sure ones; softened ones). With h the number
+    of hit models of pattern x, w(x) its prior, :math:`\pi_f` and :math:`S_f` the weight and success rate of a family,
 
     .. math::
 
@@ -34,16 +33,22 @@ class SoftDecoder:
             \bigl(S_f e^{\eta_h r_{if}(t)} + (1 - S_f) e^{\beta_h c_i(l)}\bigr) \prod_{i \notin x} e^{\beta_h c_i(l)},
         \qquad no(l) = \beta_0 \sum_i c_i(l).
 
-    The exponents :math:`\beta, \eta` discount evidence the models share (DESIGN.md, Decoder: errors are correlated). An
-    input is flagged when :math:`\log \sum_l e^{att(l)} - \log \sum_l e^{no(l)}` passes a threshold, set by the false-alarm
-    rate. The label is the argmax of :math:`e^{att(l) - \sigma} + e^{no(l)}` (ties to the smaller class); the shift
-    :math:`\sigma` is set apart from the threshold, so that it leaves most room both to the plain vote on clean validation
-    inputs and to the paper's decoder on every kind of simulated attack.
+    The exponents :math:`\beta, \eta` discount evidence the models share (DESIGN.md, Decoder: errors are correlated).
+    Targets that no model votes for are left out. An input is flagged when
+    :math:`\log \sum_l e^{att(l)} - \log \sum_l e^{no(l)} + \kappa\, o` passes a threshold, set by the false-alarm
+    rate; o are the log odds of the same decoder on the hard votes (`DiscountedDecoder`), which no softening of scores
+    moves, and :math:`\kappa` is the weight that detects most of the simulated attacks of every kind. The label is the
+    argmax (ties to the smaller class) of
+    :math:`\log(e^{att(l) - \sigma} + e^{no(l)}) + \omega \log p_{paper}(l)`, the paper's decoder on the hard votes
+    being a second opinion. The shift :math:`\sigma` and the weight :math:`\omega` are set apart from the threshold:
+    they leave most room both to the plain vote on clean validation inputs and to the paper's decoder on every kind of
+    simulated attack (``tuned_.room``).
 
     **What is guaranteed.** Nothing beyond what the votes' certificate (`codeward.certify`) says about other decoders:
     an attacker chooses the scores of the models it hits freely, and no proof covers this decoder's answer. What is
-    measured is in ``docs/soft-decoder.md``. The false-alarm rate holds with 95% confidence for clean inputs drawn like
-    the validation ones. Threat model of the fit: *deterministic*, with triggers that may be softened or fail.
+    measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 99% confidence for clean
+    inputs drawn like the validation ones, were the alarm's weight given; it is chosen on the same inputs. Threat model
+    of the fit: *deterministic*, with triggers that may be softened or fail.
 
     Parameters
     ----------
@@ -103,18 +108,22 @@ class SoftDecoder:
             return weigh_scores(self.calibration_.apply_held_out(made, rows), made.argmax(axis=2))
 
         votes = checked.argmax(axis=2)
+        self.fallback_ = DiscountedDecoder(
+            self.code, self.n_classes_, self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.random_state
+        ).fit(votes, truth)
         material = Material(
             checked,
             votes,
             truth,
             self.n_classes_,
             lambda attacks: overwrite_scores(checked, attacks, generator),
-            lambda votes, paper: PluralityDecoder(self.code, paper.n_classes).predict(votes),
+            self.fallback_.log_odds,
             weigh,
         )
         self.tuned_ = tune(
             material,
             self.code,
+            self.fallback_.paper_,
             self.explanations_,
             SCORE_LAYOUT,
             2,
@@ -123,9 +132,6 @@ class SoftDecoder:
             self.false_alarm_rate,
             generator,
         )
-        self.fallback_ = DiscountedDecoder(
-            self.code, self.n_classes_, self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.random_state
-        ).fit(votes, truth)
         return self
 
     def decode(self, scores: ArrayLike | None = None, votes: ArrayLike | None = None) -> Decoded:
@@ -148,7 +154,10 @@ class SoftDecoder:
             if votes is None:
                 raise InputError("decode needs scores, or votes where there are none")
             return self.decode_votes(votes)
-        return give_verdicts(self._weigh(scores), self.explanations_, self.tuned_)
+        evidence = self._weigh(scores)
+        by_votes = self.fallback_.paper_.decode(evidence.votes).label_probability
+        second = self.fallback_.log_odds(evidence.votes)
+        return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes, second)
 
     def decode_votes(self, votes: ArrayLike) -> Decoded:
         """Verdicts on hard votes of shape (N, m), by the discounted decoder fitted on the same validation inputs."""
@@ -172,13 +181,18 @@ class SoftDecoder:
         ]
         return np.asarray(np.concatenate(tables) - self.explanations_.log_weights[:, None])
 
+    def clean_log_likelihood(self, scores: ArrayLike) -> NDArray[np.float64]:
+        """Discounted log evidence of no attack, labels summed out, shape (N,), on the scale of `log_likelihood`."""
+        clean = weigh_labels(self._weigh(scores).log_posteriors, self.tuned_.fusion)
+        return log_sum(self.tuned_.fusion.clean_discounts[0] * clean.sum(axis=1))
+
     def _weigh(self, scores: ArrayLike) -> Evidence:
         self._check_fitted()
         checked = check_scores(scores, self.code.n_models, self.n_classes_)
         return weigh_scores(self.calibration_.whole.apply(checked), checked.argmax(axis=2))
 
     def _check_fitted(self) -> None:
-        if not hasattr(self, "fallback_"):
+        if not hasattr(self, "tuned_"):
             raise InputError("the decoder is not fitted: call fit with clean validation scores and labels first")
 
 

@@ -15,7 +15,7 @@ from codeward.decoding.soft._parameters import Fusion, ParameterSpace
 #: Explanations an input keeps while the fusion is fitted; the others have little mass. They are chosen anew each round.
 N_KEPT = 24
 #: Iterations of L-BFGS in each round.
-ROUNDS = (20, 30, 40)
+ROUNDS = (30, 90)
 #: L2 pull of the flat parameters towards the start, per input: it only settles what the data leave open.
 PULL = 1e-3
 #: Weight of naming the right pattern and target, against the label and the alarm.
@@ -67,7 +67,7 @@ def fit_fusion(training: TrainingSet, explanations: Explanations, layout: KnotLa
 def choose_explanations(
     training: TrainingSet, explanations: Explanations, fusion: Fusion
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Heaviest explanations (pattern, target) of each input, the true one first, shapes (N, `N_KEPT` + 1), padded by -1."""
+    """List the heaviest (pattern, target) of each input, the true one first; shapes (N, `N_KEPT` + 1), -1 for none."""
     n_inputs, n_classes = training.labels.size, training.evidence.log_posteriors.shape[2]
     chosen = np.full((n_inputs, N_KEPT + 1), -1, dtype=np.int64)
     targets = chosen.copy()
@@ -106,7 +106,9 @@ def fusion_loss(
     by = Fusion(
         0.0,
         0.0,
-        *(np.zeros_like(part) for part in (fusion.clean_discounts, fusion.hit_discounts, fusion.offsets)),
+        np.zeros_like(fusion.clean_discounts),
+        np.zeros_like(fusion.hit_discounts),
+        np.zeros_like(fusion.offsets),
         np.zeros_like(fusion.hit_evidence),
         np.zeros_like(fusion.success_rates),
         np.zeros_like(fusion.family_weights),

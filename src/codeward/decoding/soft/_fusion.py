@@ -64,7 +64,7 @@ class Sums:
     table: NDArray[np.float64]
 
     def join(self, shift: float) -> NDArray[np.float64]:
-        """Log posterior of the label, up to a constant, with the attack's log odds lowered by ``shift``, shape (N, c)."""
+        """Log posterior of the label up to a constant, the attack's log odds lowered by ``shift``, shape (N, c)."""
         return np.logaddexp(self.attacked - shift, self.clean)
 
     @property
@@ -102,7 +102,7 @@ def list_explanations(code: Code, attackers_prior: NDArray[np.float64]) -> Expla
 
 
 def weigh_labels(log_posteriors: NDArray[np.float64], fusion: Fusion) -> NDArray[np.float64]:
-    r"""Clean evidence :math:`c_i(l) = \log((1-\epsilon)\,\mathrm{softmax}(T g_i)_l + \epsilon/c) + \log c`, (N, m, c)."""
+    r"""Clean evidence, shape (N, m, c): :math:`\log((1-\epsilon)\,\mathrm{softmax}(T g_i)_l + \epsilon/c) + \log c`."""
     n_classes = log_posteriors.shape[2]
     sharpened = np.exp(log_softmax(fusion.temperature * log_posteriors))
     return np.asarray(np.log((1 - fusion.leak) * sharpened + fusion.leak / n_classes) + np.log(n_classes))
@@ -112,7 +112,7 @@ def sum_explanations(
     evidence: Evidence, explanations: Explanations, fusion: Fusion, every_target: bool = False
 ) -> Sums:
     """Log masses of every input; see `Sums`. Targets no model votes for are left out unless asked for."""
-    n_inputs, n_models, n_classes = evidence.log_posteriors.shape
+    n_inputs, _, n_classes = evidence.log_posteriors.shape
     clean = weigh_labels(evidence.log_posteriors, fusion)
     by_label = np.empty((n_inputs, n_classes))
     table = np.empty((n_inputs, explanations.rows.size, n_classes))

@@ -213,8 +213,8 @@ def sum_losses(
 ) -> float:
     """Sum the loss over the inputs and add its derivatives to the ``by_`` arrays.
 
-    ``chosen`` and ``chosen_targets``, shape (N, K), list the explanations (pattern, target) summed over, padded with -1;
-    for an attacked input the first one is the true one. The loss of an attacked input is
+    ``chosen`` and ``chosen_targets``, shape (N, K), list the explanations (pattern, target) summed over, padded with
+    -1; for an attacked input the first one is the true one. The loss of an attacked input is
 
         -log Pr(l) - log Pr(attack) - pattern_weight * log Pr(x, t | attack),
 
@@ -265,7 +265,7 @@ def sum_losses(
             nothing[label] *= beta[0]
             top_nothing = max(top_nothing, nothing[label])
 
-        # 2. Log masses: A of all explanations, B of no attack, M = log(e^A + e^B); with the true label; of the true x, t.
+        # 2. Log masses: A of all explanations, B of no attack, M = log(e^A + e^B); M(l) with the true label; A(x, t).
         truth = labels[n]
         mass, mass_label, mass_true = 0.0, 0.0, 0.0
         for k in range(count):

@@ -47,8 +47,8 @@ class Fusion:
 class ParameterSpace:
     """Maps a flat vector to a `Fusion` and gradients back.
 
-    The flat vector holds log T, log eps, log beta (J + 1), log eta (J), delta (J), then the first value and the increments
-    of each table of rho (F x K), logit S (F), and the log weights (F) up to a constant.
+    The flat vector holds log T, log eps, log beta (J + 1), log eta (J), delta (J), then the first value and the
+    increments of each table of rho (F x K), logit S (F), and the log weights (F) up to a constant.
     """
 
     n_groups: int
@@ -90,7 +90,7 @@ class ParameterSpace:
         )
 
     def pull_back(self, flat: NDArray[np.float64], by_value: Fusion) -> NDArray[np.float64]:
-        """Gradient by the flat vector, given derivatives by the fields of `Fusion` (``family_weights``: by their log)."""
+        """Gradient by the flat vector, given that by the fields of `Fusion` (for ``family_weights``: by their log)."""
         at = self.unpack(flat)
         slope = by_value.family_weights
         return np.concatenate(
@@ -133,7 +133,7 @@ class ParameterSpace:
         table = [(-EVIDENCE_CAP, EVIDENCE_CAP)] + [(0.0, EVIDENCE_CAP)] * (self.layout.n_voted - 1)
         table += [(-EVIDENCE_CAP, EVIDENCE_CAP)] + [(0.0, EVIDENCE_CAP)] * (self.layout.n_unvoted - 1)
         return (
-            [(np.log(0.1), np.log(10.0)), (np.log(1e-4), np.log(0.5))]
+            [(np.log(0.1), np.log(10.0)), (np.log(1e-4), np.log(0.95))]
             + [(np.log(0.05), np.log(3.0))] * (2 * self.n_groups + 1)
             + [(-20.0, 20.0)] * self.n_groups
             + table * self.n_families

@@ -7,8 +7,8 @@ the target is the attacker's choice, so the draws cover three families, each sha
 - *softened*: such scores divided by a factor of 1..16 (log-uniform) and normalised again;
 - *marginal*: t just ahead of the runner-up, by a log-ratio of 0.05..2.5; the other classes stay as they are.
 
-The trigger fails in a hit model (which then answers as if clean) with probability 1 - S; S is 0.99 in half of the inputs
-and uniform in 0.6..1 in the others.
+The trigger fails in a hit model (which then answers as if clean) with probability 1 - S; S is 0.99 in half of the
+inputs and uniform in 0.6..1 in the others.
 """
 
 from dataclasses import dataclass

@@ -7,14 +7,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
+from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows
 from codeward.decoding._models import ConfusionModel, check_labels, check_votes, estimate_confusion
 from codeward.decoding.soft._calibration import N_FOLDS
 from codeward.decoding.soft._evidence import VOTE_LAYOUT, Evidence, weigh_votes
-from codeward.decoding.soft._fusion import list_explanations, sum_explanations
+from codeward.decoding.soft._fusion import list_explanations, log_sum, sum_explanations, weigh_labels
 from codeward.decoding.soft._simulation import overwrite_votes
 from codeward.decoding.soft._tuning import Material, tune
-from codeward.decoding.soft._verdicts import give_verdicts, split_chunks
+from codeward.decoding.soft._verdicts import give_verdicts, split_chunks, sum_labels
 
 
 class DiscountedDecoder:
@@ -35,14 +36,15 @@ class DiscountedDecoder:
     attackers_prior : sequence of float
         Q(0), Q(1), ..., Q(k) as in `BayesDecoder`; only the sizes 1..k are used, relative to each other.
     false_alarm_rate : float
-        Share of clean inputs that may be flagged; kept with 95% confidence on inputs like the validation ones.
+        Share of clean inputs that may be flagged; kept with 99% confidence on inputs like the validation ones.
     n_simulated : int
         Simulated attacks to fit on; half as many clean inputs are added.
     random_state : int
 
     Attributes
     ----------
-    confusion_ : ndarray, shape (m, c, c)
+    paper_ : BayesDecoder
+        The paper's decoder with confusion matrices of the validation votes.
     explanations_ : Explanations
         Hit patterns with their prior.
     tuned_ : Tuned
@@ -86,20 +88,24 @@ class DiscountedDecoder:
                 likelihoods[here] = model.log_likelihood(made[here])
             return weigh_votes(likelihoods, made)
 
-        # Votes alone cannot match the plain vote on clean inputs and the paper's decoder under attack at once: its
-        # reference is the paper's decoder on both.
+        self.paper_ = BayesDecoder(
+            self.code,
+            estimate_confusion(checked, truth, self.n_classes),
+            attackers_prior=self.attackers_prior,
+        )
         material = Material(
             checked,
             checked,
             truth,
             self.n_classes,
             lambda attacks: overwrite_votes(checked, attacks),
-            lambda votes, paper: paper.predict(votes),
+            lambda made: np.zeros(made.shape[0]),
             weigh,
         )
         self.tuned_ = tune(
             material,
             self.code,
+            self.paper_,
             self.explanations_,
             VOTE_LAYOUT,
             1,
@@ -108,17 +114,23 @@ class DiscountedDecoder:
             self.false_alarm_rate,
             generator,
         )
-        self.confusion_ = estimate_confusion(checked, truth, self.n_classes)
         return self
 
     def decode(self, votes: ArrayLike) -> Decoded:
         """Verdicts on votes of shape (N, m); an input is flagged where ``attack_probability`` is above 0.5."""
         evidence, inverse = self._weigh(votes)
-        return give_verdicts(evidence, self.explanations_, self.tuned_).take(inverse)
+        by_votes = self.paper_.decode(evidence.votes).label_probability
+        nothing = np.zeros(len(evidence))
+        return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes, nothing).take(inverse)
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,)."""
         return self.decode(votes).labels
+
+    def log_odds(self, votes: ArrayLike) -> NDArray[np.float64]:
+        """Log odds of an attack above the alarm's threshold, for votes of shape (N, m), shape (N,)."""
+        evidence, inverse = self._weigh(votes)
+        return (sum_labels(evidence, self.explanations_, self.tuned_.fusion).gap - self.tuned_.threshold)[inverse]
 
     def log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
         """Discounted log evidence of (pattern, target), shape (N, P, c): to add up over inputs.
@@ -132,9 +144,15 @@ class DiscountedDecoder:
         ]
         return (np.concatenate(tables) - self.explanations_.log_weights[:, None])[inverse]
 
+    def clean_log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
+        """Discounted log evidence of no attack, shape (N,), on the scale of `log_likelihood`."""
+        evidence, inverse = self._weigh(votes)
+        clean = weigh_labels(evidence.log_posteriors, self.tuned_.fusion)
+        return log_sum(self.tuned_.fusion.clean_discounts[0] * clean.sum(axis=1))[inverse]
+
     def _weigh(self, votes: ArrayLike) -> tuple[Evidence, NDArray[np.int64]]:
         if not hasattr(self, "tuned_"):
             raise InputError("the decoder is not fitted: call fit with clean validation votes and labels first")
         checked = check_votes(votes, self.code.n_models, self.n_classes)
         distinct, inverse = distinct_rows(checked, self.n_classes)
-        return weigh_votes(ConfusionModel(self.confusion_).log_likelihood(distinct), distinct), inverse
+        return weigh_votes(self.paper_.vote_model_.log_likelihood(distinct), distinct), inverse

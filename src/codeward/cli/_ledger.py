@@ -1,0 +1,186 @@
+"""``codeward ledger``: the incidents, one of them, and what they say together."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from codeward._errors import InputError
+
+if TYPE_CHECKING:
+    from codeward.serve import Ledger, RunCell
+
+ledger_app = typer.Typer(help="List, show and export the incidents of a guarded endpoint.", no_args_is_help=True)
+
+_LEDGER = typer.Option(
+    None, "--ledger", envvar="CODEWARD_LEDGER", metavar="FILE|URL", help="Ledger; by default RUN_DIR/ledger.sqlite."
+)
+_RUN = typer.Option(None, "--run", metavar="RUN_DIR", help="Run folder whose models voted.")
+_TARGET = typer.Option(None, "--target", "-t", min=0, help="Only incidents of this target class.")
+_SINCE = typer.Option(None, "--since", metavar="TIME", help="Only from this time on: 2026-05-01 or 2026-05-01T12:00Z.")
+_JSON = typer.Option(False, "--json", help="Print one JSON object.")
+
+
+@ledger_app.command("list")
+def list_incidents(
+    ledger: str = _LEDGER,
+    run: Path = _RUN,
+    target: int = _TARGET,
+    since: str = _SINCE,
+    limit: int = typer.Option(50, "--limit", "-n", min=1, help="At most this many, the latest."),
+    as_json: bool = _JSON,
+) -> None:
+    """List the latest incidents, newest first.
+
+    Example: codeward ledger list --ledger postgresql://guard@localhost/incidents --since 2026-05-01
+    """
+    with _open(ledger, run) as opened:
+        found = opened.incidents(limit, target=target, since=_read_time(since), newest_first=True)
+        counts = opened.count()
+    if as_json:
+        by_target = {str(key): value for key, value in counts.items()}
+        print(json.dumps({"incidents": [incident.to_json() for incident in found], "by_target": by_target}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{len(found)} of {sum(counts.values())} incidents", title_justify="left")
+    for name in ("id", "time (UTC)", "target", "label", "attack", "suspects", "votes"):
+        table.add_column(name, justify="left" if name in ("time (UTC)", "suspects", "votes") else "right")
+    for incident in found:
+        table.add_row(
+            str(incident.id),
+            f"{incident.time.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
+            str(incident.target),
+            str(incident.label),
+            f"{incident.attack_probability:.1%}",
+            " ".join(map(str, incident.suspects)) or "-",
+            " ".join(map(str, incident.votes)),
+        )
+    Console().print(table)
+
+
+@ledger_app.command("show")
+def show(
+    number: int | None = typer.Argument(None, metavar="[ID]", help="Incident; without it, the evidence of a run."),
+    ledger: str = _LEDGER,
+    run: Path | None = _RUN,
+    target: int = _TARGET,
+    expect: int = typer.Option(None, "--expect", min=1, help="As given to codeward serve."),
+    alpha: float = typer.Option(0.01, "--alpha", help="Bound on convicting anyone when nobody attacks."),
+    certainty: float = typer.Option(0.99, "--certainty", help="Least probability of a convicted user."),
+    as_json: bool = _JSON,
+) -> None:
+    """Show one incident, or with --run what all incidents of a target say together: who attacks, and how sure it is.
+
+    Example: codeward ledger show --run runs/digits --target 7
+    """
+    if number is None and run is None:
+        raise InputError("say which incident (codeward ledger show ID) or whose evidence (--run RUN_DIR)")
+    with _open(ledger, run) as opened:
+        if number is not None:
+            content = opened.incident(number).to_json()
+            if as_json:
+                print(json.dumps(content))
+                return
+            for name, value in content.items():
+                shown = " ".join(f"{item:.3g}" if isinstance(item, float) else str(item) for item in _listed(value))
+                print(f"{name:19} {shown}")
+            return
+        limits = {"alpha": alpha, "certainty": certainty}
+        cells = _find_cells(opened, run) if run else []
+        evidence = [item for cell in cells for item in _weigh(opened, cell, target, expect, limits)]
+    if as_json:
+        print(json.dumps({"evidence": evidence}))
+        return
+    _print_evidence(evidence)
+
+
+@ledger_app.command("export")
+def export(
+    output: Path = typer.Argument(..., metavar="FILE", help=".jsonl (everything) or .csv."),
+    ledger: str = _LEDGER,
+    run: Path = _RUN,
+    target: int = _TARGET,
+    since: str = _SINCE,
+    as_json: bool = _JSON,
+) -> None:
+    """Write incidents to a file, oldest first.
+
+    Example: codeward ledger export incidents.jsonl --ledger ledger.sqlite
+    """
+    with _open(ledger, run) as opened:
+        written = opened.export(output, target=target, since=_read_time(since))
+    print(json.dumps({"file": str(output), "incidents": written}) if as_json else f"{written} incidents in {output}")
+
+
+def _open(ledger: str | None, run: Path | None) -> "Ledger":
+    """Open a ledger that exists; looking must not make an empty one where a name was mistyped."""
+    from codeward.serve import DEFAULT_LEDGER, Ledger
+
+    if ledger is None:
+        if run is None:
+            raise InputError("say which ledger: --ledger FILE|URL, or --run RUN_DIR for the one in a run folder")
+        place = str(run / DEFAULT_LEDGER)
+    else:
+        place = ledger
+    file = place.removeprefix("sqlite:///")
+    if "://" not in file and not Path(file).is_file():
+        raise InputError(f"{file}: no such ledger")
+    return Ledger(place)
+
+
+def _read_time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InputError(f"--since {text}: expected a date or time such as 2026-05-01 or 2026-05-01T12:00Z") from error
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _find_cells(ledger: "Ledger", run: Path) -> "list[RunCell]":
+    """Return the cells of a run folder that have incidents."""
+    from codeward.serve import list_cells
+
+    known = set(ledger.runs())
+    cells = [cell for cell in list_cells(run) if (cell.id, cell.code.digest) in known]
+    if known and not cells:
+        raise InputError(f"{run}: no incident of the ledger comes from these models (it knows {sorted(known)[0][0]})")
+    return cells
+
+
+def _weigh(
+    ledger: "Ledger", cell: "RunCell", target: int | None, expect: int | None, limits: dict[str, float]
+) -> list[dict[str, Any]]:
+    from codeward.serve import gather_evidence
+
+    # Thresholds were the endpoint's: the lowest one here leaves the choice to what the ledger says.
+    found = gather_evidence(ledger, cell.examiner(expect, threshold=0.0, **limits), cell.id)
+    if not found:
+        raise InputError(f"{cell.id}: a decoder with other assumptions recorded these; give serve's --expect here too")
+    kept = [item for key, item in found.items() if target is None or key == target]
+    return [{"run": cell.id, **item.to_json(cell.code)} for item in kept]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _print_evidence(evidence: list[dict[str, Any]]) -> None:
+    if not evidence:
+        print("no incidents: no evidence against anyone")
+    for item in evidence:
+        print(f"target {item['target']}, models {item['run']}: {item['incidents']} incidents")
+        bound, alpha = item["error_bound"], item["alpha"]
+        verdict = "an attack is shown" if item["attack_shown"] else "they may all be false alarms"
+        print(
+            f"  {verdict}: if nobody attacks, evidence like this has a chance of at most {bound:.2g} (limit {alpha:g},"
+        )
+        print(f"  against {item['reference_false_alarms']} false alarms on the validation inputs)")
+        named = ", ".join(f"{name} {value:.1%}" for name, value in item["user_probability"].items())
+        print(f"  given an attack: {named or 'nobody above 1%'}")
+        print(f"  convicted: {', '.join(item['convicted']) or 'nobody'}")

@@ -1,0 +1,73 @@
+"""``codeward serve``: the guarded endpoint of a run."""
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+
+
+def serve(
+    run_dir: Path = typer.Argument(..., metavar="RUN_DIR", help="A folder made by codeward run."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; other than loopback needs a token."),
+    port: int = typer.Option(8000, help="Port to listen on; 0 takes a free one."),
+    ledger: str = typer.Option(None, metavar="URL", help="Incident ledger: a file or URL; default RUN_DIR's own."),
+    token_file: Path = typer.Option(None, help="File with the bearer token; else the variable CODEWARD_TOKEN."),
+    insecure: bool = typer.Option(False, "--insecure", help="Allow other machines in without a token."),
+    threshold: float = typer.Option(0.5, metavar="P", help="Attack probability above which an input is an incident."),
+    attackers: int = typer.Option(None, help="Which cell: number of simulated attackers; default the most."),
+    repeat: int = typer.Option(0, help="Which cell: repeat."),
+    expect: int = typer.Option(None, metavar="K", help="Attackers the decoder expects; default what the code detects."),
+    as_json: bool = typer.Option(False, "--json", help="Announce the address as one JSON object."),
+) -> None:
+    """Serve a run's models behind the decoder: verdicts, alarms, suspects, a ledger of incidents, and a page.
+
+    POST images (JSON arrays, .npy or PNG) to /predict; open the printed address in a browser for the page. An alarm is
+    on disk before it is answered. Ctrl-C stops the server after the requests in hand.
+
+    Example: codeward run -o runs/demo && codeward serve runs/demo --port 8000
+    """
+    from codeward.serve._ledger import DEFAULT_LEDGER, Ledger
+    from codeward.serve._settings import ServeSettings, read_token
+
+    # The cheap checks first: a wrong option is refused before models are loaded.
+    settings = ServeSettings(host, port, read_token(token_file), insecure)
+    if not (run_dir / "code.json").is_file():
+        raise typer.BadParameter(f"{run_dir} is no run folder (no code.json)", param_hint="RUN_DIR")
+
+    from codeward.serve._app import make_app
+    from codeward.serve._opening import open_run
+    from codeward.serve._server import listen, run_server
+
+    opened = open_run(run_dir, repeat, attackers, threshold, expect)
+    where = ledger or str(run_dir / DEFAULT_LEDGER)
+    app = make_app(opened, Ledger(where), settings)
+    socket, address = listen(settings)
+    card = opened.card
+    about = {
+        "url": address,
+        "run": opened.cell.id,
+        "models": card["models"],
+        "users": card["users"],
+        "repeat": opened.cell.repeat,
+        "simulated_attackers": opened.cell.n_attackers,
+        "guarantee": opened.guard.guarantee["text"],
+        "token": settings.token is not None,
+    }
+    if as_json:
+        print(json.dumps(about), flush=True)
+    else:
+        print(f"codeward serves {run_dir} at {address} (Ctrl-C stops it)")
+        print(
+            f"  {card['models']} sub-models of {card['users']} users, {card['dataset']}; repeat {about['repeat']}, "
+            f"{about['simulated_attackers']} simulated attackers"
+        )
+        print(f"  guarantee: {about['guarantee']}")
+        print(
+            f"  an input is an incident above {threshold:g}; the decoder expects up to "
+            f"{card['expected_attackers']} attackers; token: {'needed' if settings.token else 'none'}",
+            flush=True,
+        )
+    if not settings.is_loopback and settings.token is None:
+        print("codeward: warning: anyone who reaches this address may use it (--insecure)", file=sys.stderr)
+    run_server(app, socket)

@@ -1,0 +1,82 @@
+"""The sub-models of a finished run, found again for serving; nothing is trained."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from codeward._errors import InputError
+from codeward.attacks import AttackGroup, poison_users, trigger_inputs
+from codeward.data import Samples
+from codeward.experiments._config import load_config
+from codeward.experiments._runner import RunFolder, _model_seed, draw_attack
+from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
+from codeward.training import Ensemble, ModelStore, build_network, fingerprint, model_key, plan_models
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """One cell of a run folder, ready to answer.
+
+    Attributes
+    ----------
+    setting : Setting
+        Data, code and training recipe of the repeat, before anybody attacks.
+    groups : tuple of AttackGroup
+        Who attacks in the simulation; none where the cell has no attackers.
+    ensemble : Ensemble
+        The sub-models, in the order of the code's rows, on the CPU.
+    """
+
+    setting: Setting
+    groups: tuple[AttackGroup, ...]
+    ensemble: Ensemble
+
+    def triggered(self, samples: Samples, group: AttackGroup) -> Samples:
+        """Lay a group's trigger over inputs, as the run did."""
+        places = [self.setting.config.seed, self.setting.repeat, int(Draw.TRIGGER)]
+        return trigger_inputs(samples, group, seed=places)
+
+
+def load_served(folder: str | os.PathLike[str], repeat: int, n_attackers: int) -> ServedRun:
+    """Find the sub-models of one cell of a run folder in its store.
+
+    A model's key says on what it was trained, so a run made on a GPU is found, and served, on a machine without one.
+
+    Raises
+    ------
+    InputError
+        When a sub-model is missing or damaged: what is served is what the records describe, or nothing.
+    """
+    place = RunFolder(Path(folder))
+    config = load_config(place.path / "config.yaml")
+    if not place.record(repeat, n_attackers).is_file():
+        raise InputError(f"{place.path}: no record of repeat {repeat} with {n_attackers} attackers")
+    setting = prepare_setting(config, repeat, load_pair(config), place.open(config))
+    groups = tuple(draw_attack(setting, n_attackers))
+    users = poison_users(setting.users, groups, seed=[config.seed, repeat, int(Draw.POISON)])
+    store = ModelStore(config.store or place.path / "store")
+    return ServedRun(setting, groups, _find_ensemble(setting, users, store, place.path))
+
+
+def _find_ensemble(setting: Setting, users: Sequence[Samples], store: ModelStore, folder: Path) -> Ensemble:
+    settings = setting.training
+    channels, height, width = setting.evaluation.images.shape[1:]
+    shape = (int(channels), int(height), int(width))
+    marks = fingerprint(build_network(settings.architecture, shape, settings.n_classes, 0))
+    plans, digests = plan_models(setting.code, _model_seed(setting)), [samples.digest() for samples in users]
+    # Where and how the run trained is part of every key and is written nowhere else: a dozen guesses, one hash each.
+    for device, engine, precision in product(("cpu", "cuda"), ("stacked", "loop", "lanes"), ("float32", "bfloat16")):
+        computation = f"{device} {engine} {precision}"
+        keys = tuple(model_key(plan, digests, settings, marks, computation) for plan in plans)
+        distinct = tuple(dict.fromkeys(keys))
+        if all(store.holds(key) for key in distinct):
+            cpu = torch.device("cpu")
+            return Ensemble(keys, 0, len(distinct), settings, shape, cpu, "float32", {}, store)
+    raise InputError(
+        f"{folder}: the store lacks sub-models of repeat {setting.repeat} (moved, damaged, or of another version); "
+        f"codeward run {folder / 'config.yaml'} -o {folder} trains what is missing"
+    )

@@ -1,0 +1,165 @@
+"""The answers of the endpoint, as its OpenAPI document states them."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Probability = Field(ge=0, le=1)
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(_Answer):
+    """Why a request was not answered."""
+
+    detail: str
+
+
+class Suspect(_Answer):
+    """A user of the most probable attacker set."""
+
+    user: str
+    column: int = Field(description="The user's column of the code.")
+    probability: float = Field(ge=0, le=1, description="That the user is an attacker, given an attack.")
+
+
+class Guarantee(_Answer):
+    """What the code guarantees, whatever the input."""
+
+    threat: Literal["deterministic", "arbitrary"]
+    property: Literal["correct", "detect", "none"]
+    k: int = Field(ge=0, description="Largest number of colluding users.")
+    text: str
+
+
+class Certificate(_Answer):
+    """What holds for these votes, if nobody tampered with them."""
+
+    radius: int = Field(ge=0, description="No attack by this many users or fewer would change the label.")
+    exact: bool = Field(description="False: the radius is a sound lower bound.")
+    applies: bool = Field(description="False for a flagged input.")
+    threat: Literal["deterministic", "arbitrary"]
+    decoder: str
+    text: str
+
+
+class Prediction(_Answer):
+    """The verdict on one input."""
+
+    label: int = Field(description="The decoded label.")
+    attack_probability: float = Probability
+    flagged: bool = Field(description="The attack probability is above the threshold.")
+    target: int | None = Field(description="What the trigger aims at; null unless flagged.")
+    suspects: list[Suspect] = Field(description="Most probable attacker set; empty unless flagged.")
+    user_probability: list[float] = Field(description="Per user: is an attacker, given an attack.")
+    votes: list[int] = Field(description="What each sub-model says.")
+    hit_models: list[int] = Field(description="Sub-models that learned from a suspect.")
+    guarantee: Guarantee
+    certificate: Certificate | None = Field(description="Null where searching it would take too long.")
+    digest: str = Field(description="SHA-256 of the input.")
+    incident: int | None = Field(description="Number in the ledger; it is on disk before this answer is sent.")
+
+
+class Predictions(_Answer):
+    """The verdicts on a request's inputs, in order."""
+
+    predictions: list[Prediction]
+
+
+class Health(_Answer):
+    """The service is up."""
+
+    status: Literal["ok"]
+    version: str
+
+
+class Picture(_Answer):
+    """A test image of the run."""
+
+    kind: Literal["clean", "triggered"]
+    label: int = Field(description="The true label.")
+    png: str = Field(description="The image as a data URL.")
+    target: int | None
+    planted_by: list[str] = Field(description="Users who planted the trigger in the simulation.")
+
+
+class Gallery(_Answer):
+    """Test images that come with the run."""
+
+    pictures: list[Picture]
+
+
+class Reported(_Answer):
+    """One recorded incident."""
+
+    id: int
+    time: str = Field(description="ISO 8601, UTC.")
+    label: int
+    target: int
+    attack_probability: float = Probability
+    suspects: list[str]
+    votes: list[int]
+    digest: str
+
+
+class Incidents(_Answer):
+    """Recorded incidents of these models, newest first."""
+
+    incidents: list[Reported]
+
+
+class Evidence(_Answer):
+    """What all incidents say together, one entry a target; see ``codeward ledger show``."""
+
+    evidence: list[dict[str, Any]]
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI entries of the given error statuses."""
+    return {status: {"model": Problem, "description": _MEANING[status]} for status in statuses}
+
+
+_MEANING = {
+    400: "The body cannot be read.",
+    401: "No bearer token, or a wrong one.",
+    408: "The body took too long to arrive.",
+    413: "The body or the batch is too large.",
+    415: "The content type is not one of those accepted.",
+    421: "The Host header names another service.",
+    422: "The inputs are not what the models take.",
+    429: "Too many requests at once; see Retry-After.",
+    503: "The ledger did not take an incident, so the answer is withheld; see Retry-After.",
+    504: "The models took too long; see Retry-After.",
+}
+
+
+def describe_body(shape: tuple[int, int, int], most: int) -> dict[str, Any]:
+    """Return the OpenAPI description of the body of ``POST /predict``."""
+    channels, height, width = shape
+
+    def scaled(scale: int, required: list[str]) -> dict[str, Any]:
+        numbers: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": scale}
+        for size in (width, height, channels):
+            numbers = {"type": "array", "minItems": size, "maxItems": size, "items": numbers}
+        images = {"type": "array", "minItems": 1, "maxItems": most, "items": numbers}
+        properties = {"images": images, "scale": {"type": "integer", "enum": [scale]}}
+        return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
+
+    content = {"anyOf": [scaled(255, ["images"]), scaled(1, ["images", "scale"])]}
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    return {
+        "requestBody": {
+            "required": True,
+            "description": (
+                f"Images of {channels} x {height} x {width}: JSON arrays of pixels 0..255 (0..1 with scale 1), a .npy "
+                "array of uint8 (0..255) or float (0..1), or one PNG."
+            ),
+            "content": {
+                "application/json": {"schema": content},
+                "application/x-npy": binary,
+                "image/png": binary,
+            },
+        }
+    }

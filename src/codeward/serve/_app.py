@@ -1,0 +1,224 @@
+"""The application: routes over a guard, a ledger and a page."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from numpy.typing import NDArray
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from codeward import __version__
+from codeward.serve import _answers as answers
+from codeward.serve._batching import MicroBatcher, Overloaded
+from codeward.serve._gate import Gate
+from codeward.serve._guard import Verdict
+from codeward.serve._incident import Incident, find_incidents
+from codeward.serve._inputs import digest_image, read_images
+from codeward.serve._ledger import Ledger
+from codeward.serve._limits import Limits, read_body, refuse
+from codeward.serve._metrics import Metrics
+from codeward.serve._opening import GuardedRun
+from codeward.serve._record import EvidenceDesk
+from codeward.serve._settings import ServeSettings
+
+_PAGE = {
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "draw.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+#: A body past this is parsed off the event loop, so that it holds up nobody else.
+_LARGE = 64 * 1024
+#: Inputs of one pass over the models.
+_PASS = 64
+
+
+def make_app(run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: Limits | None = None) -> FastAPI:
+    """Return the guarded endpoint of a run.
+
+    Guarantees: an answer that carries an incident's number was sent after the incident was on disk (`Ledger.record`);
+    where the ledger fails, flagged inputs get 503 and no verdict. Requests past the limits get an answer of 4xx, or 504
+    for time; they cost no pass over the models.
+
+    Parameters
+    ----------
+    run : GuardedRun
+    ledger : Ledger
+        Closed with the application.
+    settings : ServeSettings
+    limits : Limits, optional
+    """
+    return _Endpoint(run, ledger, settings, limits or Limits()).build()
+
+
+class _Endpoint:
+    def __init__(self, run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: Limits) -> None:
+        self.run, self.ledger, self.settings, self.limits = run, ledger, settings, limits
+        self.metrics = Metrics()
+        self.judging = MicroBatcher(self._judge, _PASS, limits.waiting, self.metrics.passes.observe)
+        self.recording = MicroBatcher(ledger.record_all, _PASS, limits.waiting)
+        self.desk = EvidenceDesk(run, ledger)
+        self.in_flight = 0
+        self.metrics.waiting.set_function(lambda: self.judging.queued)
+
+    def build(self) -> FastAPI:
+        app = FastAPI(
+            title="codeward",
+            version=__version__,
+            description="A guarded classifier: verdicts with attack probability, suspects and guarantees.",
+            docs_url=None,
+            redoc_url=None,
+            lifespan=self._lifespan,
+        )
+        app.add_middleware(Gate, settings=self.settings, metrics=self.metrics)
+        app.add_exception_handler(RequestValidationError, _explain_parameters)
+        app.add_exception_handler(HTTPException, _explain)
+        locked = (401, 421) if self.settings.token is not None else (421,)
+        shape = self.run.guard.models.shape
+        app.add_api_route(
+            "/predict",
+            self.predict,
+            methods=["POST"],
+            summary="Judge images",
+            responses=answers.problems(*locked, 400, 408, 413, 415, 422, 429, 503, 504)
+            | {200: {"model": answers.Predictions}},
+            openapi_extra=answers.describe_body(shape, self.limits.batch),
+            response_model=None,
+        )
+        for path, answer, model in (
+            ("/healthz", self.health, answers.Health),
+            ("/code", self.card, None),
+            ("/gallery", self.gallery, answers.Gallery),
+            ("/incidents", self.incidents, answers.Incidents),
+            ("/evidence", self.evidence, answers.Evidence),
+        ):
+            more = (422, 503) if path in ("/incidents", "/evidence") else ()
+            app.add_api_route(path, answer, response_model=model, responses=answers.problems(*locked, *more))
+        text: dict[int | str, dict[str, Any]] = {
+            200: {"content": {"text/plain": {}}, "description": "Prometheus text."}
+        }
+        app.add_api_route("/metrics", self.expose, response_class=Response, responses=text | answers.problems(*locked))
+        app.add_api_route("/", self.page, include_in_schema=False)
+        app.add_api_route("/page/{name}", self.page, include_in_schema=False)
+        return app
+
+    @asynccontextmanager
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        yield
+        self.judging.close()
+        self.recording.close()
+        self.ledger.close()
+
+    def _judge(self, images: list[NDArray[np.float32]]) -> list[Verdict]:
+        return self.run.guard.judge(np.stack(images))
+
+    async def predict(self, request: Request) -> Response:
+        """Judge one or more images; every flagged one is recorded as an incident before the answer is sent."""
+        if self.in_flight >= self.limits.in_flight:
+            raise refuse(429, "too many requests at once", retry_after=1)
+        self.in_flight += 1
+        try:
+            body = await read_body(request, self.limits)
+            arguments = (body, request.headers.get("content-type", ""), self.run.guard.models.shape, self.limits)
+            if len(body) > _LARGE:
+                images = await run_in_threadpool(read_images, *arguments)
+            else:
+                images = read_images(*arguments)
+            try:
+                async with asyncio.timeout(self.limits.seconds):
+                    content = await self._answer(images)
+            except Overloaded:
+                raise refuse(429, "too many inputs are waiting", retry_after=1) from None
+            except TimeoutError:
+                raise refuse(504, f"no answer within {self.limits.seconds:g} seconds", retry_after=5) from None
+            except OSError as error:
+                raise refuse(503, f"an incident could not be recorded: {error}", retry_after=5) from error
+        finally:
+            self.in_flight -= 1
+        return Response(content, media_type="application/json")
+
+    async def _answer(self, images: NDArray[np.float32]) -> str:
+        verdicts = await self.judging.submit(list(images))
+        digests = [digest_image(image) for image in images]
+        found = [
+            incident
+            for verdict, digest in zip(verdicts, digests, strict=True)
+            if verdict.flagged
+            for incident in self._incidents(verdict, digest)
+        ]
+        numbers = iter(await self.recording.submit(found)) if found else iter(())
+        self.metrics.inputs.labels("true").inc(len(found))
+        self.metrics.inputs.labels("false").inc(len(images) - len(found))
+        self.metrics.incidents.inc(len(found))
+        parts = [
+            # The verdict's JSON was written when its votes were first seen; the two fields that differ go in front.
+            f'{{"incident":{next(numbers) if verdict.flagged else "null"},"digest":"{digest}",{verdict.text[1:]}'
+            for verdict, digest in zip(verdicts, digests, strict=True)
+        ]
+        return f'{{"predictions":[{",".join(parts)}]}}'
+
+    def _incidents(self, verdict: Verdict, digest: str) -> list[Incident]:
+        guard = self.run.guard
+        return find_incidents(verdict.decoded, [verdict.votes], [digest], guard.code, self.run.cell.id, guard.threshold)
+
+    async def health(self) -> dict[str, str]:
+        """Say that the service is up."""
+        return {"status": "ok", "version": __version__}
+
+    async def expose(self) -> Response:
+        """Return the metrics for Prometheus."""
+        return Response(self.metrics.expose(), media_type="text/plain; version=0.0.4")
+
+    async def card(self) -> dict[str, Any]:
+        """Return the code's card: matrix, properties with witnesses, guarantee, and what is served."""
+        return self.run.card
+
+    async def gallery(self) -> dict[str, Any]:
+        """Return clean and triggered test images of the run."""
+        return {"pictures": list(self.run.gallery)}
+
+    async def incidents(
+        self,
+        limit: Annotated[int, Query(ge=1, le=500, description="At most this many.")] = 50,
+        after: Annotated[int, Query(ge=0, lt=2**63, description="Only those with a higher number.")] = 0,
+    ) -> dict[str, Any]:
+        """Return the recorded incidents of these models, newest first."""
+        return {"incidents": await self._read(self.desk.list_incidents, limit, after)}
+
+    async def evidence(self) -> dict[str, Any]:
+        """Return what all incidents say together: per target the posterior over users, with a false-alarm bound."""
+        return {"evidence": await self._read(self.desk.weigh)}
+
+    async def _read(self, task: Any, *arguments: int) -> Any:
+        try:
+            return await run_in_threadpool(task, *arguments)
+        except OSError as error:
+            raise refuse(503, f"the ledger cannot be read: {error}", retry_after=5) from error
+
+    async def page(self, name: str = "index.html") -> Response:
+        """Return the page or one of its parts."""
+        if name != "index.html" and name not in _PAGE:
+            raise refuse(404, "no such page")
+        content = files("codeward.serve").joinpath("page", name).read_bytes()
+        return Response(content, media_type=_PAGE.get(name, "text/html"), headers={"Cache-Control": "no-cache"})
+
+
+async def _explain_parameters(request: Request, error: Exception) -> JSONResponse:
+    """Answer 422 in the one form all problems have."""
+    assert isinstance(error, RequestValidationError)
+    said = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in error.errors())
+    return JSONResponse({"detail": said}, 422)
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    content = json.dumps({"detail": str(error.detail)})
+    return Response(content, error.status_code, error.headers, media_type="application/json")

@@ -1,0 +1,251 @@
+"""What all incidents of a target say together: who attacks, how sure that is, and whether it could be chance."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.decoding import BayesDecoder, VoteSet, estimate_confusion
+from codeward.serve._alarms import Alarms, cut_blocks, find_alarms
+from codeward.serve._ledger import Ledger
+from codeward.serve._martingale import bet_on_small, compute_p_values
+
+#: Parts of the validation votes; each part is scored with confusion matrices from the others.
+FOLDS = 10
+#: Two attack probabilities of the same decoder differ by less.
+SAME_PROBABILITY = 1e-6
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the incidents of one target say.
+
+    Attributes
+    ----------
+    target : int
+    incidents : int
+        Distinct inputs with this target that raised an alarm.
+    reference : int
+        Validation false alarms they are compared with.
+    error_bound : float
+        Bound on the chance of evidence this strong, at any time and for any target, when nobody attacks: 1 when there
+        is none. See `Examiner` for what it assumes.
+    alpha, certainty : float
+        The limits for a conviction: ``error_bound <= alpha``, and a user's probability at least ``certainty``.
+    sets : sequence of tuple of int
+        Attacker sets, the most probable one of each hit pattern.
+    posterior : ndarray of float64, shape (P,)
+        Posterior of each pattern, all incidents of the target together; the empty set is "nobody".
+    user_probability : ndarray of float64, shape (n,)
+        Posterior that each user is an attacker.
+    """
+
+    target: int
+    incidents: int
+    reference: int
+    error_bound: float
+    alpha: float
+    certainty: float
+    sets: Sequence[tuple[int, ...]]
+    posterior: NDArray[np.float64]
+    user_probability: NDArray[np.float64]
+
+    @property
+    def is_attack(self) -> bool:
+        """Whether it is shown that not all of these incidents are false alarms."""
+        return self.error_bound <= self.alpha
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """Most probable attacker set; the first one listed on a tie (fewest users, then lowest indices)."""
+        return self.sets[int(np.argmax(self.posterior))]
+
+    @property
+    def convicted(self) -> tuple[int, ...]:
+        """Users named for good: an attack is shown, and their probability is at least ``certainty``."""
+        return tuple(np.flatnonzero(self.user_probability >= self.certainty).tolist()) if self.is_attack else ()
+
+    def to_json(self, code: Code) -> dict[str, Any]:
+        """Return plain JSON, users by name where the code has names."""
+        order = np.argsort(-self.user_probability, kind="stable")
+        likely = [int(user) for user in order if self.user_probability[user] >= 0.01]
+        return {
+            "target": self.target,
+            "incidents": self.incidents,
+            "reference_false_alarms": self.reference,
+            "attack_shown": self.is_attack,
+            "error_bound": self.error_bound,
+            "alpha": self.alpha,
+            "certainty": self.certainty,
+            "suspects": [code.user_name(user) for user in self.suspects],
+            "suspects_probability": float(self.posterior.max()),
+            "user_probability": {code.user_name(user): float(self.user_probability[user]) for user in likely},
+            "convicted": [code.user_name(user) for user in self.convicted],
+        }
+
+
+class Examiner:
+    r"""Weighs incidents: a posterior over attacker sets, gated by a test that there is an attack at all.
+
+    *Who*: for a target t, with the decoder's prior and likelihoods (threat model *deterministic*),
+
+    .. math:: Pr(x \mid y_1 .. y_q) \propto \frac{Q(|x|)}{\binom{n}{|x|}}
+              \prod_u [(1 - \epsilon) Pr(y_u \mid x, t) + \epsilon Pr(y_u \mid \text{clean})]
+
+    so that a false alarm among the incidents (probability :math:`\epsilon` each) does not rule out the true attackers.
+
+    *Whether*: clean inputs that raise alarms look like some attack, the more so together, because models err together;
+    the product alone would convict somebody. So the alarms on the clean validation inputs are kept as a reference, and
+    the incidents are tested against them (`_martingale`): for target t an incident scores its likelihood ratio for t,
+    or lowest of all when its target is another. Guarantee: if nobody attacks, and the incidents are exchangeable with
+    the validation false alarms (same models, same kind of inputs, distinct ones in random order), then the chance that
+    anyone is ever convicted, for any target and however often one looks, is at most ``alpha`` (the targets share it
+    equally). It rests on no model of the votes. Two things make it approximate: validation scores come from confusion
+    matrices of the other nine tenths of the validation votes, incidents' from all; tie-breaks come from a hash. An
+    adversary who sends *crafted* clean inputs breaks the assumption, as does a change of the inputs' distribution.
+
+    *Not* bounded: naming the wrong user when somebody does attack; that is the posterior's, measured in docs/ledger.md.
+
+    Parameters
+    ----------
+    code : Code
+    validation : VoteSet
+        Clean votes with labels, of the models that serve.
+    n_classes : int
+    threshold : float
+        An input is an incident when its attack probability is above it; the same as the endpoint's.
+    alpha : float
+        Bound on convicting anyone when nobody attacks.
+    certainty : float
+        Least posterior probability of a convicted user.
+    false_alarms : float
+        :math:`\epsilon`, share of incidents taken for false alarms, between 0 and 1.
+    **assumptions
+        Of the decoder: ``attack_rate``, ``success_rate``, ``attackers_prior``.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        validation: VoteSet,
+        n_classes: int,
+        threshold: float = 0.5,
+        alpha: float = 0.01,
+        certainty: float = 0.99,
+        false_alarms: float = 0.1,
+        **assumptions: Any,
+    ) -> None:
+        self.code = code
+        self.validation = validation
+        self.n_classes = n_classes
+        self.threshold = threshold
+        self.alpha = alpha
+        self.certainty = certainty
+        self.false_alarms = false_alarms
+        self.assumptions = assumptions
+
+    @cached_property
+    def decoder_(self) -> BayesDecoder:
+        """The decoder, confusion matrices from all validation votes; the parameters are checked here."""
+        for name in ("alpha", "certainty", "false_alarms"):
+            if not 0 < getattr(self, name) < 1:
+                raise InputError(f"{name} must be above 0 and below 1, got {getattr(self, name)}")
+        return self._fit(np.arange(len(self.validation.votes)))
+
+    @cached_property
+    def reference_(self) -> Alarms:
+        """False alarms on the validation votes, each part scored by a decoder that has not seen it."""
+        size = len(self.validation.votes)
+        # Any order would do; a fixed one makes the same evidence from the same ledger.
+        part = np.random.default_rng(0).permutation(size) % min(FOLDS, size)
+        rows, targets, scores = [], [], []
+        for fold in range(min(FOLDS, size)):
+            inside = np.flatnonzero(part == fold)
+            found = find_alarms(self._fit(np.flatnonzero(part != fold)), self.validation.votes[inside], self.threshold)
+            rows.append(inside[found.rows])
+            targets.append(found.targets)
+            scores.append(found.scores)
+        return Alarms(np.concatenate(rows), np.concatenate(targets), np.concatenate(scores))
+
+    def raise_threshold(self, threshold: float) -> "Examiner":
+        """Return the same examiner with another threshold."""
+        limits = {"alpha": self.alpha, "certainty": self.certainty, "false_alarms": self.false_alarms}
+        return Examiner(self.code, self.validation, self.n_classes, threshold, **limits, **self.assumptions)
+
+    def examine(self, votes: ArrayLike, digests: Sequence[str]) -> dict[int, Evidence]:
+        """Weigh incidents in order of arrival; return the evidence of every target among them, ascending.
+
+        Parameters
+        ----------
+        votes : array_like of int, shape (q, m)
+        digests : sequence of str, length q
+            An input counts once, the first time; inputs below the threshold do not count.
+        """
+        first = sorted({digest: place for place, digest in reversed(list(enumerate(digests)))}.values())
+        given = np.asarray(votes).reshape(len(digests), -1) if len(digests) else np.zeros((0, self.code.n_models), int)
+        kept = given[first]
+        found = find_alarms(self.decoder_, kept, self.threshold)
+        names = [digests[first[row]] for row in found.rows]
+        return {
+            target: self._weigh(target, kept[found.rows], found, names) for target in np.unique(found.targets).tolist()
+        }
+
+    def _fit(self, rows: NDArray[np.int64]) -> BayesDecoder:
+        votes, labels = self.validation.votes, self.validation.labels
+        if labels is None or len(votes) < 2:
+            raise InputError("evidence: validation votes with labels are needed, two inputs at least")
+        confusion = estimate_confusion(votes[rows], labels[rows], self.n_classes)
+        return BayesDecoder(self.code, confusion, **self.assumptions)
+
+    def _weigh(self, target: int, votes: NDArray[np.int64], found: Alarms, names: Sequence[str]) -> Evidence:
+        # 1. Is it an attack? Scores of other targets rank below all scores of this one.
+        reference = np.where(self.reference_.targets == target, self.reference_.scores, -np.inf)
+        stream = np.where(found.targets == target, found.scores, -np.inf)
+        theta = np.array([_draw(f"{self.code.digest} {target} {name}") for name in names])
+        capital = bet_on_small(compute_p_values(reference, stream, theta), reference.size)
+        bound = min(1.0, self.n_classes * float(np.exp(-capital.max(initial=0.0))))
+
+        # 2. Whose? Log-likelihoods add up over the incidents of this target; equal vote vectors are weighed once.
+        own, counts = np.unique(votes[found.targets == target], axis=0, return_counts=True)
+        sets, share = self.decoder_.sets_, self.false_alarms
+        joint = np.log(sets.weights)
+        for block in cut_blocks(self.decoder_, len(own)):
+            attacked = self.decoder_.log_likelihood(own[block])[:, :, target] + np.log1p(-share)
+            clean = self.decoder_.clean_log_likelihood(own[block])[:, None] + np.log(share)
+            joint = joint + counts[block] @ np.logaddexp(attacked, clean)
+        posterior = np.exp(joint - joint.max())
+        posterior /= posterior.sum()
+        users = np.minimum(np.asarray(posterior @ sets.members), 1.0)
+        limits = (self.alpha, self.certainty)
+        return Evidence(target, int(counts.sum()), reference.size, bound, *limits, sets.best_sets, posterior, users)
+
+
+def gather_evidence(ledger: Ledger, examiner: Examiner, run: str) -> dict[int, Evidence]:
+    """Weigh all incidents of a run in a ledger; return the evidence by target.
+
+    Like is compared with like. Incidents of other runs or codes are left out (other models voted), and so are those
+    whose recorded attack probability is not the examiner's (a decoder with other assumptions picked them). Where some
+    were recorded under a higher threshold than the examiner's, only alarms above that one count, on both sides.
+    """
+    recorded = ledger.threshold(run, examiner.code.digest)
+    if recorded is not None and recorded > examiner.threshold:
+        examiner = examiner.raise_threshold(recorded)
+    found = ledger.incidents(run=run, code_digest=examiner.code.digest)
+    if not found:
+        return {}
+    votes = np.array([incident.votes for incident in found])
+    now = examiner.decoder_.decode(votes).attack_probability
+    then = np.array([incident.attack_probability for incident in found])
+    kept = np.flatnonzero(np.abs(now - then) <= SAME_PROBABILITY)
+    return examiner.examine(votes[kept], [found[row].digest for row in kept])
+
+
+def _draw(text: str) -> float:
+    """Return a number of 0..1 that is uniform as far as a hash is."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

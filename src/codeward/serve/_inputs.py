@@ -1,0 +1,182 @@
+"""Bodies to images: JSON arrays, .npy and PNG, checked before anything is made of them. Nothing is unpickled."""
+
+import hashlib
+import io
+import json
+import warnings
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from fastapi import HTTPException
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from PIL import Image
+
+from codeward.serve._limits import Limits, refuse
+
+Shape = tuple[int, int, int]
+Images = NDArray[np.float32]
+
+JSON, NPY, PNG = "application/json", "application/x-npy", "image/png"
+#: Longest side of nesting in JSON: inputs, channels, rows, columns.
+_DEPTH = 4
+#: PNG modes that are read; deeper ones would lose bits silently.
+_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
+
+
+def read_images(body: bytes, content_type: str, shape: Shape, limits: Limits) -> Images:
+    """Turn a request's body into images on the 0..1 scale, shape (N, C, H, W), at least one.
+
+    Parameters
+    ----------
+    body : bytes
+    content_type : str
+        ``application/json``: ``{"images": [...], "scale": 255}``; ``application/x-npy``: uint8 (0..255) or float
+        (0..1); ``image/png``: one image.
+    shape : tuple of int
+        Channels, height, width the models expect.
+    limits : Limits
+
+    Raises
+    ------
+    HTTPException
+        400 for a body that cannot be read, 413 for too many inputs, 415 for another content type, 422 for images the
+        models do not take.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    readers = {JSON: _read_json, NPY: _read_npy, PNG: _read_png}
+    if kind not in readers:
+        raise refuse(415, f"content type must be one of {', '.join(readers)}")
+    if not body:
+        raise refuse(400, "the body is empty")
+    images = _fit(readers[kind](body, shape), shape, limits)
+    if not (np.isfinite(images).all() and images.min() >= 0 and images.max() <= 1):
+        raise refuse(422, "pixel values must be finite and within the scale: 0..255, or 0..1 for floats and scale 1")
+    return images
+
+
+def digest_image(image: Images) -> str:
+    """SHA-256 of an image as a picture: shape and pixels rounded to 0..255, so that all formats agree, in hex."""
+    pixels = np.rint(image * 255).astype(np.uint8)
+    return hashlib.sha256(f"image {image.shape}\n".encode() + pixels.tobytes()).hexdigest()
+
+
+def write_png(image: Images) -> bytes:
+    """Return an image (C, H, W), 0..1, of one or three channels as PNG; rounded to 8 bits."""
+    pixels = np.rint(image * 255).astype(np.uint8)
+    picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+    out = io.BytesIO()
+    picture.save(out, "PNG")
+    return out.getvalue()
+
+
+def _fit(values: Images, shape: Shape, limits: Limits) -> Images:
+    """Check the shape and bring it to (N, C, H, W)."""
+    channels, height, width = shape
+    found = values.shape
+    if found == shape or (channels == 1 and found == (height, width)):
+        values = values.reshape(1, *shape)
+    elif found[1:] == shape or (channels == 1 and found[1:] == (height, width)):
+        values = values.reshape(-1, *shape)
+    else:
+        plain = f", ({height}, {width}), (N, {height}, {width})" if channels == 1 else ""
+        raise refuse(422, f"images of shape {found}; expected {shape}, (N, {channels}, {height}, {width}){plain}")
+    if len(values) > limits.batch:
+        raise refuse(413, f"{len(values)} inputs; at most {limits.batch} in one request")
+    if not len(values):
+        raise refuse(422, "there are no inputs")
+    return values
+
+
+def _read_json(body: bytes, shape: Shape) -> Images:
+    try:
+        content = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise refuse(400, "the body is not readable as JSON") from error
+    if not isinstance(content, dict) or "images" not in content or not content.keys() <= {"images", "scale"}:
+        raise refuse(422, 'expected an object {"images": [...], "scale": 255 or 1}')
+    scale = content.get("scale", 255)
+    if type(scale) is not int or scale not in (1, 255):
+        raise refuse(422, "scale must be 255 or 1")
+    # 8-bit pixels go the same way in every format, so that the same picture is the same input.
+    return (_flatten(content["images"]).astype(np.float32) / np.float32(scale)).astype(np.float32)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _flatten(value: Any) -> NDArray[np.float64]:
+    """Turn nested lists of numbers into an array.
+
+    By hand, because ``np.array`` would read strings and None as numbers, and would pad one long string to all places.
+    """
+    level: list[Any] = [value]
+    shape: list[int] = []
+    while type(level[0]) is list:
+        size = len(level[0])
+        if len(shape) == _DEPTH or size == 0 or any(type(part) is not list or len(part) != size for part in level):
+            raise refuse(422, f"images must be nested lists of equal lengths, at most {_DEPTH} deep and not empty")
+        shape.append(size)
+        level = list(chain.from_iterable(level))
+    if not shape or not set(map(type, level)) <= {int, float}:
+        raise refuse(422, "images must be nested lists of numbers")
+    try:
+        return np.array(level, dtype=np.float64).reshape(shape)
+    except OverflowError as error:
+        raise refuse(422, "a pixel value is too large") from error
+
+
+def _read_npy(body: bytes, shape: Shape) -> Images:
+    stream = io.BytesIO(body)
+    try:
+        version = npy.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError("unknown version")
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        found, fortran, dtype = read_header(stream)
+    # numpy reads the header as Python text, with a tokenizer of its own: a hostile one fails in any number of ways.
+    except Exception as error:
+        raise refuse(400, "the body is not readable as .npy") from error
+    if dtype.hasobject or dtype.fields or dtype.subdtype or not (dtype == np.uint8 or dtype.kind == "f"):
+        raise refuse(422, "the array must be uint8 (0..255) or float (0..1)")
+    # Nothing is allocated on the word of a header: its size must be that of the bytes that are there.
+    content = memoryview(body)[stream.tell() :]
+    count = 1
+    for size in found:
+        count *= size
+    if len(found) > _DEPTH or any(size < 0 for size in found) or count * dtype.itemsize != len(content):
+        raise refuse(422, f"the header announces shape {found[:8]}, the body does not hold it")
+    values = np.frombuffer(content, dtype=dtype).reshape(found, order="F" if fortran else "C")
+    if dtype == np.uint8:
+        return values.astype(np.float32) / np.float32(255)
+    with np.errstate(over="ignore", invalid="ignore"):  # a float64 past float32 becomes infinite, and is refused
+        return values.astype(np.float32)
+
+
+def _read_png(body: bytes, shape: Shape) -> Images:
+    channels, height, width = shape
+    if channels not in (1, 3):
+        raise refuse(415, f"the models take images of {channels} channels; PNG has 1 or 3")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            picture = Image.open(io.BytesIO(body), formats=["PNG"])
+        # Size and mode come from the header; nothing is decompressed before they fit, so there is no bomb to open.
+        if picture.size != (width, height):
+            raise refuse(422, f"PNG of {picture.size[0]} x {picture.size[1]} pixels; expected {width} x {height}")
+        if picture.mode not in _MODES:
+            raise refuse(422, f"PNG of mode {picture.mode}; expected 8 bits a channel")
+        if getattr(picture, "n_frames", 1) != 1:
+            raise refuse(422, "PNG with several frames; send one image")
+        pixels = np.asarray(picture.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
+    except Image.DecompressionBombError as error:
+        raise refuse(422, f"PNG of far too many pixels; expected {width} x {height}") from error
+    except HTTPException:
+        raise
+    # A damaged picture can trip the library anywhere between its own errors and those of zlib and struct.
+    except Exception as error:
+        raise refuse(400, "the body is not readable as PNG") from error
+    planes = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return planes.astype(np.float32) / np.float32(255)

@@ -1,0 +1,79 @@
+"""Where the endpoint listens and who may speak to it."""
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from codeward._errors import InputError
+
+#: Environment variable with the bearer token.
+TOKEN_VARIABLE = "CODEWARD_TOKEN"
+_LEAST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """An address and, unless it is a loopback one, a token.
+
+    Attributes
+    ----------
+    host : str
+    port : int
+        0 lets the system choose.
+    token : str, optional
+        Bearer token that clients must show.
+    insecure : bool
+        Listen beyond this machine without a token, knowingly.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = field(default=None, repr=False)
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise InputError(f"port: expected 0..65535, got {self.port}")
+        if not self.is_loopback and self.token is None and not self.insecure:
+            raise InputError(
+                f"host: {self.host} is open to other machines; set a token ({TOKEN_VARIABLE} or --token-file), "
+                "or say --insecure"
+            )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def allowed_hosts(self) -> frozenset[str] | None:
+        """Host names a request may carry; None for any.
+
+        Without a token, any web page the user visits could reach a loopback service under a name of its own (DNS
+        rebinding); the Host header tells.
+        """
+        if self.token is not None or not self.is_loopback:
+            return None
+        return frozenset({"localhost", "127.0.0.1", "::1", self.host})
+
+
+def read_token(file: str | os.PathLike[str] | None) -> str | None:
+    """Return the token in a file, else the one in the environment, else None."""
+    if file is not None:
+        try:
+            token = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"token file: {file} is not readable ({error})") from error
+    else:
+        token = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if not token:
+            return None
+    if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(f"token: expected at least {_LEAST_TOKEN} printable ASCII characters without spaces")
+    return token

@@ -1,0 +1,143 @@
+import hashlib
+import json
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from codeward.cli import main
+from codeward.codes import named_code
+from codeward.decoding import estimate_confusion, save_votes
+from codeward.experiments._config import RunConfig
+from codeward.experiments._records import save_record
+from codeward.serve import Incident, Ledger, find_cell, find_incidents
+
+CODE = named_code("g")
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """A run folder as `codeward run` leaves it, with votes of simulated models; user 13 attacks towards class 3."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(300) % 10
+    wrong = (labels + 1 + rng.integers(0, 3, 300)) % 10
+    chance = np.where(rng.random(300) < 0.08, 0.6, 0.004)
+    votes = np.where(rng.random((300, 6)) < chance[:, None], wrong[:, None], labels[:, None])
+    folder = tmp_path / "run"
+    CODE.save(folder / "code.json")
+    confusion = estimate_confusion(votes, labels, 10)
+    save_votes(folder / "votes" / "repeat0-attackers1-validation.npz", votes, labels, confusion)
+    config = RunConfig.model_validate({"users": 16, "code": {"name": "g"}, "decoder": {"max_attackers": 1}})
+    record = {
+        "repeat": 0,
+        "n_attackers": 1,
+        "config": config.model_dump(mode="json"),
+        "config_digest": config.digest,
+        "code_digest": CODE.digest,
+    }
+    save_record(record, folder / "records" / "repeat0-attackers1.json")
+    return folder
+
+
+@pytest.fixture
+def filled(run_folder):
+    """The same with twelve triggered inputs in its ledger."""
+    cell = find_cell(run_folder)
+    votes = np.repeat((3 + 1 + np.arange(12) % 9)[:, None] % 10, 6, axis=1)
+    votes[:, CODE.column(13)] = 3
+    digests = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(12)]
+    decoded = cell.examiner().decoder_.decode(votes)
+    found = find_incidents(decoded, votes, digests, CODE, cell.id)
+    assert len(found) == 12
+    with Ledger(run_folder / "ledger.sqlite") as ledger:
+        ledger.record_all(found)
+        other = Incident((1,) * 6, 0.7, 1, 1, (), (0.0,) * 16, "0" * 64, CODE.digest, "old")
+        ledger.record(other)
+    return run_folder
+
+
+def test_list_gives_the_latest_first(filled, capsys):
+    assert main(["ledger", "list", "--ledger", str(filled / "ledger.sqlite"), "--limit", "3", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert [item["id"] for item in out["incidents"]] == [13, 12, 11]
+    assert out["by_target"] == {"1": 1, "3": 12}
+    assert main(["ledger", "list", "--run", str(filled), "--target", "1", "--json"]) == 0
+    assert [item["run"] for item in json.loads(capsys.readouterr().out)["incidents"]] == ["old"]
+    assert main(["ledger", "list", "--run", str(filled), "--since", "2999-01-01", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["incidents"] == []
+    assert main(["ledger", "list", "--run", str(filled)]) == 0
+    assert "13 of 13 incidents" in capsys.readouterr().out
+
+
+def test_the_ledger_may_come_from_the_environment(filled, capsys, monkeypatch):
+    monkeypatch.setenv("CODEWARD_LEDGER", f"sqlite:///{filled / 'ledger.sqlite'}")
+    assert main(["ledger", "list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["incidents"]) == 13
+
+
+def test_show_prints_one_incident(filled, capsys):
+    assert main(["ledger", "show", "1", "--run", str(filled), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    with Ledger(filled / "ledger.sqlite") as ledger:
+        assert shown == ledger.incident(1).to_json()
+    assert datetime.fromisoformat(shown["time"]).tzinfo == UTC
+    assert main(["ledger", "show", "1", "--run", str(filled)]) == 0
+    assert "suspects            13" in capsys.readouterr().out
+
+
+def test_show_weighs_the_evidence_of_a_run_and_says_how_sure_it_is(filled, capsys):
+    assert main(["ledger", "show", "--run", str(filled), "--json"]) == 0
+    (item,) = json.loads(capsys.readouterr().out)["evidence"]
+    assert item["target"] == 3
+    assert item["incidents"] == 12
+    assert item["attack_shown"]
+    assert item["error_bound"] <= 0.01
+    assert item["convicted"] == ["13"]
+    assert main(["ledger", "show", "--run", str(filled)]) == 0
+    assert "convicted: 13" in capsys.readouterr().out
+    # A stricter limit than the evidence: the suspect stays, the conviction goes.
+    assert main(["ledger", "show", "--run", str(filled), "--alpha", "1e-12"]) == 0
+    shown = capsys.readouterr().out
+    assert "they may all be false alarms" in shown
+    assert "convicted: nobody" in shown
+    assert main(["ledger", "show", "--run", str(filled), "--target", "5"]) == 0
+    assert "no incidents" in capsys.readouterr().out
+
+
+def test_export_writes_what_was_asked_for(filled, tmp_path, capsys):
+    file = tmp_path / "out.jsonl"
+    assert main(["ledger", "export", str(file), "--run", str(filled), "--target", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(file), "incidents": 12}
+    assert len(file.read_text().splitlines()) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["list"], "which ledger"),
+        (["list", "--ledger", "nowhere.sqlite"], "no such ledger"),
+        (["list", "--ledger", "mysql://u:secret@h/d"], "not supported"),
+        (["show"], "which incident"),
+        (["show", "99", "--run", "RUN"], "no incident has the id 99"),
+        (["show", "--run", "RUN", "--alpha", "2"], "alpha"),
+        (["show", "--run", "RUN", "--expect", "3"], "--expect"),
+        (["list", "--run", "RUN", "--since", "yesterday"], "--since yesterday"),
+        (["export", "out.txt", "--run", "RUN"], ".jsonl or .csv"),
+        (["show", "--run", "OTHER", "--ledger", "LEDGER"], "not a run folder"),
+    ],
+)
+def test_bad_input_exits_2_with_one_line(arguments, words, filled, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("CODEWARD_LEDGER", raising=False)
+    names = {"RUN": str(filled), "OTHER": str(tmp_path), "LEDGER": str(filled / "ledger.sqlite")}
+    assert main(["ledger", *(names.get(word, word) for word in arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+    assert "secret" not in captured.err
+
+
+def test_looking_does_not_make_a_ledger(run_folder, capsys):
+    assert main(["ledger", "list", "--run", str(run_folder)]) == 2
+    assert not (run_folder / "ledger.sqlite").exists()
+    assert "no such ledger" in capsys.readouterr().err

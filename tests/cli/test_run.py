@@ -1,0 +1,155 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from codeward.cli import main
+from codeward.experiments import load_records
+
+SMALL = ["--set", "code.name=d", "--set", "training.epochs=2", "--set", "attack.attackers=[0,1]"]
+
+
+def vote_bytes(folder):
+    return {file.name: file.read_bytes() for file in sorted((folder / "votes").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert main(["run", *SMALL, "-o", str(folder), "--quiet"]) == 0
+    return folder
+
+
+def test_a_run_prints_accuracy_and_attack_success_and_names_its_folder(done, capsys):
+    assert main(["run", *SMALL, "-o", str(done)]) == 0
+    out = capsys.readouterr().out
+    assert "repeat 0, 1 attackers: " in out
+    for word in ("plurality", "decoder", "flagged", "trigger", "suspects", "270 test inputs", str(done)):
+        assert word in out
+
+
+def test_json_is_one_object_on_stdout_and_nothing_else(done, capsys):
+    assert main(["run", *SMALL, "-o", str(done), "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert captured.err == ""
+    assert result["folder"] == str(done)
+    assert result["records"] == load_records(done)
+    assert [record["n_attackers"] for record in result["records"]] == [0, 1]
+    assert sorted(result["plots"]) == sorted(str(file) for file in (done / "plots").iterdir())
+    assert len(result["plots"]) == 3
+
+
+def test_the_folder_has_a_name_of_its_own_when_none_is_given(done, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *SMALL, "--set", f"store={done / 'store'}", "--json"]) == 0
+    folder = json.loads(capsys.readouterr().out)["folder"]
+    assert folder.startswith("runs/digits-")
+    assert (tmp_path / folder / "config.yaml").exists()
+
+
+def test_vote_files_of_a_run_go_straight_into_decode(done, tmp_path, capsys):
+    votes, code = done / "votes" / "repeat0-attackers1-triggered.npz", done / "code.json"
+    assert main(["decode", str(votes), "--code", str(code), "-o", str(tmp_path / "out.jsonl")]) == 0
+    capsys.readouterr()
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(lines) == 270
+    alarms = load_records(done)[1]["figures"]["groups"][0]["triggered"]["all"]["alarms"]
+    assert sum(line["attack_probability"] > 0.5 for line in lines) == alarms["count"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "nothing=1"], ["nothing", "unknown key"]),
+        (["--set", "users"], ["key=value"]),
+        (["--set", "users=1"], ["users", "got 1"]),
+        (["--set", "dataset=nothing"], ["nothing"]),
+        (["none.yaml"], ["none.yaml", "no such configuration file"]),
+        (["--nonsense"], ["nonsense"]),
+    ],
+)
+def test_bad_input_exits_2_with_one_line_and_leaves_no_folder(tmp_path, capsys, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    for word in words:
+        assert word in captured.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_another_run_is_refused(done, capsys):
+    assert main(["run", *SMALL, "--set", "seed=1", "-o", str(done)]) == 2
+    assert "holds another run" in capsys.readouterr().err
+
+
+# One model after the other, long enough to be interrupted between two of them.
+LONG = ["--set", "code.name=d", "--set", "training.engine=loop", "--set", "training.epochs=6"]
+LONG += ["--set", "attack.attackers=[0]"]
+
+
+def models_in(folder):
+    return [file for file in (folder / "store").rglob("*.json") if ".scores." not in file.name]
+
+
+def interrupt(folder, number):
+    """Start the run in a process of its own and send it a signal once its first sub-model is in the store."""
+
+    def listen():  # a shell that runs tests in the background makes its children deaf to Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    start = "import sys; from codeward.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", start, "run", *LONG, "-o", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=listen)
+    try:
+        deadline = time.monotonic() + 120
+        while not models_in(folder):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("long") / "run"
+    assert main(["run", *LONG, "-o", str(folder), "--quiet"]) == 0
+    return folder
+
+
+def go_on(folder, undisturbed):
+    """Run the same command again: fewer sub-models are trained, and the votes are those of an undisturbed run."""
+    assert not list((folder / "records").glob("*")), "it was done before the signal came"
+    kept = len(models_in(folder))
+    assert main(["run", *LONG, "-o", str(folder), "--quiet"]) == 0
+    assert load_records(folder)[0]["work"] == {"models": 6, "trained": 6 - kept, "reused": kept}
+    assert vote_bytes(folder) == vote_bytes(undisturbed)
+    assert [record["figures"] for record in load_records(folder)] == [
+        record["figures"] for record in load_records(undisturbed)
+    ]
+
+
+def test_ctrl_c_leaves_a_folder_from_which_the_same_command_goes_on(tmp_path, undisturbed):
+    status, out, err = interrupt(tmp_path / "run", signal.SIGINT)
+    assert status == 130
+    assert out == ""
+    assert f"the same command with -o {tmp_path / 'run'} goes on from here" in err
+    assert "Traceback" not in err
+    go_on(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.slow
+def test_kill_9_loses_only_the_models_in_flight(tmp_path, undisturbed):
+    status, _, _ = interrupt(tmp_path / "run", signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    go_on(tmp_path / "run", undisturbed)

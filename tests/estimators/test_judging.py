@@ -1,0 +1,108 @@
+"""Which samples judge which models."""
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from codeward.decoding import estimate_confusion
+from codeward.estimators._judging import SHARE_CAP, divide_rows, judge_models, trim_errors
+from codeward.estimators._owners import digest_rows, hash_owners, list_rows, read_groups
+
+sizes_of_users = st.lists(st.integers(1, 30), min_size=2, max_size=6)
+
+
+def rows_of(sizes):
+    edges = np.cumsum([0, *sizes])
+    return tuple(np.arange(start, stop) for start, stop in pairwise(edges))
+
+
+@given(sizes_of_users, st.floats(0.05, 0.9), st.integers(0, 99))
+def test_every_user_trains_and_nobody_trains_on_what_is_held_out(sizes, fraction, seed):
+    rows = rows_of(sizes)
+    division = divide_rows(rows, fraction, seed)
+    limit = max(1, SHARE_CAP * np.median([max(min(round(fraction * n), n - 1), n > 1) for n in sizes]))
+    for own, trains, judges in zip(rows, division.training, division.judging, strict=True):
+        assert trains.size >= 1
+        assert set(trains) | set(judges) <= set(own)
+        if division.held_out:
+            assert not set(trains) & set(judges)
+            assert judges.size <= limit
+            assert trains.size == own.size or own.size > 1
+    assert division.held_out == (max(sizes) > 1)
+
+
+@given(sizes_of_users, st.integers(1, 30), st.integers(0, 99))
+def test_how_much_one_user_hands_in_does_not_move_what_others_train_on(sizes, other, seed):
+    before = divide_rows(rows_of(sizes), 0.2, seed).training
+    # The last user changes size; the rows of the others keep their numbers.
+    after = divide_rows(rows_of([*sizes[:-1], other]), 0.2, seed).training
+    if max(sizes) > 1 and max([*sizes[:-1], other]) > 1:
+        for one, two in zip(before[:-1], after[:-1], strict=True):
+            assert one.tolist() == two.tolist()
+
+
+def test_a_model_is_judged_by_its_judges_only_and_otherwise_like_the_others():
+    judges = np.array([[0, 0, 1], [1, 0, 0], [0, 0, 0]], dtype=bool)
+    rng = np.random.default_rng(0)
+    owners, labels, votes = rng.integers(3, size=50), rng.integers(2, size=50), rng.integers(2, size=(50, 3))
+    confusion = judge_models(votes, labels, owners, judges, 0, 2)
+    assert confusion[0] == pytest.approx(estimate_confusion(votes[owners == 2], labels[owners == 2], 2)[0])
+    assert confusion[1] == pytest.approx(estimate_confusion(votes[owners == 0], labels[owners == 0], 2)[1])
+    both = np.concatenate([votes[owners == 2, :1], votes[owners == 0, 1:2]])
+    together = np.concatenate([labels[owners == 2], labels[owners == 0]])
+    assert confusion[2] == pytest.approx(estimate_confusion(both, together, 2)[0])
+
+
+def test_without_attackers_all_samples_count_alike():
+    rng = np.random.default_rng(1)
+    owners, labels, votes = rng.integers(4, size=90), rng.integers(3, size=90), rng.integers(3, size=(90, 5))
+    confusion = judge_models(votes, labels, owners, np.ones((5, 4), dtype=bool), 0, 3)
+    assert confusion == pytest.approx(estimate_confusion(votes, labels, 3))
+
+
+@given(arrays(np.int64, (5, 3, 3), elements=st.integers(0, 9)), st.integers(0, 4))
+def test_whichever_users_lie_no_more_errors_remain_than_on_honest_samples(by_user, n_attackers):
+    def errors(counts):
+        return counts.sum(axis=-1) - counts.diagonal(axis1=-2, axis2=-1)
+
+    left = errors(trim_errors(by_user, n_attackers))
+    for honest in combinations(range(5), 5 - n_attackers):
+        assert (left <= errors(by_user[list(honest)]).sum(axis=0)).all()
+
+
+def test_only_users_with_errors_are_left_out():
+    by_user = np.array([[[9, 0], [0, 9]], [[5, 5], [0, 9]], [[8, 1], [2, 7]]])
+    assert trim_errors(by_user, 1).tolist() == [[17, 1], [0, 18]]
+    assert trim_errors(by_user, 2).tolist() == [[9, 0], [0, 18]]
+
+
+@given(st.permutations(range(12)))
+def test_the_rows_of_a_user_come_in_an_order_of_their_content(order):
+    X = np.array([[0.0, 1.0], [2.0, 3.0], [0.0, 1.0], [4.0, 5.0]] * 3)[list(order)]
+    y = np.arange(12)[list(order)] % 2
+    groups = (np.arange(12) // 4)[list(order)]
+    rows = list_rows(read_groups(groups, 12), digest_rows(X), y)
+    straight = np.argsort(order)
+    X0, y0 = X[straight], y[straight]
+    reference = list_rows(read_groups(groups[straight], 12), digest_rows(X0), y0)
+    for one, two in zip(rows, reference, strict=True):
+        assert np.array_equal(X[one], X0[two])
+        assert y[one].tolist() == y0[two].tolist()
+
+
+def test_a_digest_is_of_the_values_not_of_the_type_they_came_in():
+    values = np.arange(12).reshape(4, 3)
+    assert np.array_equal(digest_rows(values), digest_rows(values.astype(np.float32)))
+    assert np.array_equal(digest_rows(values.reshape(4, 1, 3)), digest_rows(values))
+    assert len(np.unique(digest_rows(values)[:, 0])) == 4
+
+
+def test_hashing_deals_samples_evenly_and_always_alike():
+    digests = digest_rows(np.arange(5000.0)[:, None])
+    owners = hash_owners(digests, 10).owners
+    assert np.bincount(owners, minlength=10).min() > 400
+    assert np.array_equal(owners[100:], hash_owners(digests[100:], 10).owners)

@@ -1,0 +1,66 @@
+"""A small run folder with models that a trigger works on, and its guarded endpoint on a real port."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+SETTINGS = (
+    "users=6",
+    "code.attackers=1",
+    "code.row_weight=2",
+    "code.time_limit=1",
+    "attack.attackers=[0,1]",
+    "attack.fraction=0.5",
+    "training.architecture=mlp",
+    "training.epochs=12",
+    "training.device=cpu",
+)
+
+
+@pytest.fixture(scope="session")
+def served_folder(tmp_path_factory):
+    from codeward.experiments import load_config, run_experiment
+
+    folder = tmp_path_factory.mktemp("served") / "run"
+    for _ in run_experiment(load_config(None, SETTINGS), folder):
+        pass
+    return folder
+
+
+@pytest.fixture(scope="session")
+def opened(served_folder):
+    from codeward.serve._opening import open_run
+
+    return open_run(served_folder)
+
+
+@pytest.fixture
+def serving(opened, tmp_path):
+    """Return a context manager that serves on a free port: ``with serving(limits=...) as (url, app)``."""
+    from codeward.serve import Ledger
+    from codeward.serve._app import make_app
+    from codeward.serve._server import listen, make_server
+    from codeward.serve._settings import ServeSettings
+
+    @contextmanager
+    def serve(run=opened, ledger=None, token=None, limits=None):
+        settings = ServeSettings(port=0, token=token)
+        app = make_app(run, ledger or Ledger(tmp_path / "ledger.sqlite"), settings, limits)
+        bound, url = listen(settings)
+        server = make_server(app)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        try:
+            yield url, app
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            bound.close()
+            assert not thread.is_alive()
+
+    return serve

@@ -1,0 +1,137 @@
+"""The parts of the GPU engine that a CPU can run: the step as a function, its optimizer, stem and dropout."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from codeward._progress import silent
+from codeward.data import Overlay, Samples
+from codeward.training import PRESETS, ModelPlan
+from codeward.training._adam import WeightGroup, make_update
+from codeward.training._dropout import CounterDropout, draws_globally, own_dropout
+from codeward.training._jobs import Job, Reporter, Workshop
+from codeward.training._lane import Lane, make_loss
+from codeward.training._lanes import _prepare
+from codeward.training._loop import train_loop
+from codeward.training._resident import ResidentSamples
+from codeward.training._stem import PatchConv2d, use_patches
+
+
+def make_shop(recipe, shape, finish):
+    rng = np.random.default_rng(0)
+    overlay = Overlay(np.ones(shape, np.float32), (rng.random(shape) < 0.1).astype(np.float32))
+    users = [
+        Samples(
+            rng.integers(0, 256, (n, *shape), dtype=np.uint8), rng.integers(0, 10, n), (overlay,), np.zeros(n, np.int32)
+        )
+        for n in (19, 12)
+    ]
+    samples = ResidentSamples(users, recipe, torch.device("cpu"))
+    return Workshop(recipe, "float32", shape, [19, 12], samples, Reporter(silent(), 1), finish)
+
+
+def test_a_lane_takes_the_steps_of_the_plain_loop():
+    found = {}
+    recipe = replace(PRESETS["cifar10"], architecture="digits-cnn", epochs=1, batch_size=8, mean=(0.4,), std=(0.3,))
+    shop = make_shop(recipe, (1, 8, 8), lambda job, weights: found.update(weights))
+    job = Job(ModelPlan((0, 1), 0, 123), "")
+    train_loop([job], shop)
+    weights, stream = _prepare(job, shop)
+    lane = Lane(shop, len(stream), make_loss(shop), make_update(recipe))
+    for _ in range(2):
+        # Twice: loading a model must leave nothing of the one before.
+        lane.load(weights, stream, 1)
+        for _ in range(len(stream)):
+            lane.step()
+        lane.launched = len(stream)
+        result = lane.export()
+        assert list(result) == list(found)
+        for name, value in found.items():
+            moved = (value - weights[name]).float().abs().max()
+            assert (value - result[name]).float().abs().max() <= 2e-2 * moved + 1e-5, name
+
+
+def test_the_step_of_a_batch_norm_network_has_the_gradients_and_statistics_of_autograd():
+    recipe = replace(PRESETS["cifar10"], epochs=1, batch_size=16, mean=(0.4,), std=(0.3,))
+    shop = make_shop(recipe, (3, 16, 16), lambda job, weights: None)
+    weights, stream = _prepare(Job(ModelPlan((0, 1), 0, 123), ""), shop)
+    lane = Lane(shop, len(stream), make_loss(shop), make_update(recipe))
+    lane.load(weights, stream, 1)
+    inputs = (lane.index, lane.shifts, lane.counts, lane.full, lane.position, lane.seed)
+    loss = lane.loss(lane.parameters, lane.buffers, *inputs)
+    grads = dict(zip(lane.parameters, torch.autograd.grad(loss, list(lane.parameters.values())), strict=True))
+
+    network, row = shop.build(123).train(), torch.from_numpy(stream.index[0])
+    assert stream.counts[0] < 16
+    logits = network(shop.samples.gather(row, torch.from_numpy(stream.shifts[0])).permute(0, 3, 1, 2))
+    losses = nn.functional.cross_entropy(logits, shop.samples.labels[row], reduction="none")
+    wanted = losses[: stream.counts[0]].sum() / stream.full
+    wanted.backward()
+    assert torch.allclose(loss, wanted, rtol=1e-4)
+    for name, parameter in network.named_parameters():
+        error = (grads[name] - parameter.grad).norm() / parameter.grad.norm()
+        assert error < 2e-2, name
+    for name, value in lane.buffers.items():
+        assert torch.allclose(value, network.get_buffer(name), atol=1e-5), name
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_flat_optimizer_equals_torch_adam(joined):
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(4, 3, 3, 3, generator=generator).contiguous(memory_format=torch.channels_last)]
+    tensors += [torch.randn(7, generator=generator), torch.randn(5, 2, generator=generator)]
+    recipe = PRESETS["mnist"]
+    group = WeightGroup(tensors, torch.float32, joined, make_update(recipe))
+    for master, tensor in zip(group.masters, tensors, strict=True):
+        master.copy_(tensor)
+    group.reset()
+    twins = [nn.Parameter(tensor.clone()) for tensor in tensors]
+    optimizer = torch.optim.Adam(twins, recipe.learning_rate, weight_decay=recipe.weight_decay)
+    for _ in range(5):
+        for twin in twins:
+            twin.grad = torch.randn(twin.shape, generator=generator)
+        optimizer.step()
+        group.step([twin.grad for twin in twins])
+    for twin, master, leaf in zip(twins, group.masters, group.leaves, strict=True):
+        assert torch.allclose(twin, master, atol=1e-6)
+        assert torch.equal(master, leaf.detach())
+
+
+@pytest.mark.parametrize(("channels", "padding"), [(1, 0), (3, 1), (3, (0, 1))])
+def test_a_convolution_by_patches_is_the_same_function(channels, padding):
+    network = nn.Sequential(nn.Conv2d(channels, 6, 3, padding=padding), nn.Conv2d(6, 4, 3))
+    images = torch.randn(5, channels, 9, 8, generator=torch.Generator().manual_seed(0))
+    wanted = network(images)
+    names = list(network.state_dict())
+    use_patches(network)
+    assert [type(layer) for layer in network] == [PatchConv2d, nn.Conv2d]
+    assert list(network.state_dict()) == names
+    assert torch.allclose(network(images), wanted, atol=1e-5)
+
+
+def test_counter_dropout_keeps_the_stated_share_and_follows_its_key_only():
+    drop = CounterDropout(0.25, 1).train()
+    ones = torch.ones(1000, 100)
+    first, again = drop(ones), drop(ones)
+    assert torch.equal(first, again)
+    assert abs(float((first == 0).float().mean()) - 0.25) < 0.01
+    assert torch.allclose(first[first != 0], torch.tensor(1 / 0.75))
+    drop.key.fill_(1)
+    share = float(((drop(ones) == 0) == (first == 0)).float().mean())
+    assert abs(share - (0.25**2 + 0.75**2)) < 0.01
+    assert drop.eval()(ones) is ones
+
+
+class _Restless(nn.Module):
+    def forward(self, images):
+        return nn.functional.dropout(images.flatten(1), 0.5, self.training)
+
+
+def test_networks_that_draw_inside_forward_are_recognised():
+    assert draws_globally(_Restless(), (1, 2, 2))
+    assert not draws_globally(nn.Sequential(nn.Flatten(), nn.Dropout(0.5)), (1, 2, 2))
+    replaced = own_dropout(nn.Sequential(nn.Flatten(), nn.Dropout(0.5)), None)
+    assert isinstance(replaced[1], CounterDropout)
