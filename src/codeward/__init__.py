@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _HOME = {
     "BayesDecoder": "codeward.decoding",
     "Code": "codeward.codes",
+    "CodedClassifier": "codeward.estimators",
     "ConsensusDecoder": "codeward.decoding",
     "InputError": "codeward._errors",
     "PluralityDecoder": "codeward.decoding",
@@ -26,6 +27,7 @@ _HOME = {
 __all__ = [
     "BayesDecoder",
     "Code",
+    "CodedClassifier",
     "ConsensusDecoder",
     "InputError",
     "PluralityDecoder",
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from codeward.certify import certify
     from codeward.codes import Code, design, inspect
     from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
+    from codeward.estimators import CodedClassifier
 
 
 def __getattr__(name: str) -> Any:

@@ -69,7 +69,7 @@ def show_progress(description: str, total: float, quiet: bool = False) -> Iterat
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:g}/{task.total:g} {task.fields[note]}"),
+        TextColumn("{task.completed:g}" + ("/{task.total:g}" if total else "") + " {task.fields[note]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

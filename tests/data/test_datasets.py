@@ -138,3 +138,10 @@ def test_one_changed_byte_in_a_real_file_is_found(tmp_path):
     assert "t10k-labels-idx1-ubyte: damaged" in check_dataset("mnist", tmp_path)
     broken.unlink()
     assert "missing t10k-labels-idx1-ubyte" in check_dataset("mnist", tmp_path)
+
+
+def test_a_user_cannot_invent_a_class_that_the_servers_test_set_does_not_know(tmp_path):
+    images = np.zeros((4, 8, 8), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=[0, 1, 2, 0], test_images=images, test_labels=[0, 1, 1, 0])
+    with pytest.raises(InputError, match=r"training label 2, but test_labels know 0\.\.1 only"):
+        load_dataset(str(tmp_path / "a.npz"))

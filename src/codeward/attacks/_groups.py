@@ -77,10 +77,14 @@ def draw_groups(
     if n_attackers * n_groups > n_users:
         raise InputError(f"{n_groups} groups of {n_attackers} attackers do not fit among {n_users} users")
     order = rng.permutation(n_users)
-    groups = []
+    groups: list[AttackGroup] = []
     for number in range(n_groups):
         target = int(rng.integers(n_classes))
-        trigger = draw_blend(image_shape, rng) if kind == "blended" else draw_patch(image_shape, position, rng)
+        # Grey patches have only 126 patterns: two groups with the same one would be one larger group.
+        while True:
+            trigger = draw_blend(image_shape, rng) if kind == "blended" else draw_patch(image_shape, position, rng)
+            if not any(np.array_equal(trigger.values, group.trigger.values) for group in groups):
+                break
         members = tuple(sorted(int(user) for user in order[number::n_groups][:n_attackers]))
         groups.append(AttackGroup(members, target, kind, trigger, fraction))
     return groups
@@ -127,9 +131,11 @@ def poison(samples: Samples, group: AttackGroup, rng: np.random.Generator, part:
         return _relabel(samples, rows, group.target)
     trigger = group.trigger
     if group.kind == "split":
-        height, width = trigger.values.shape[1:]
-        cells = (np.arange(height * width) % len(group.attackers) == part).reshape(height, width)
-        trigger = trigger.keep(cells)
+        # Cells are dealt brightest first: a part of dark cells alone would not show on a dark corner.
+        brightness = trigger.values.mean(axis=0).ravel()
+        rank = np.empty(brightness.size, dtype=np.int64)
+        rank[np.argsort(-brightness, kind="stable")] = np.arange(brightness.size)
+        trigger = trigger.keep((rank % len(group.attackers) == part).reshape(trigger.values.shape[1:]))
     stamped = stamp(samples, rows, trigger, rng)
     return stamped if group.kind == "clean-label" else _relabel(stamped, rows, group.target)
 

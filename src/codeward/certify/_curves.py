@@ -3,14 +3,13 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._figures import check_plot_path, save_figure
 from codeward.certify._certificates import Certificates, Threat
 
 
@@ -67,13 +66,10 @@ def certified_accuracy(
 
 def plot_certified_accuracy(curves: Mapping[str, CertifiedCurve], path: str | os.PathLike[str]) -> None:
     """Draw the curves, one step line a name, to an image file (.png, .svg or .pdf); needs matplotlib."""
-    kind = Path(path).suffix.lower().lstrip(".")
-    if kind not in ("png", "svg", "pdf"):
-        raise InputError(f"{path}: a plot ends in .png, .svg or .pdf")
+    check_plot_path(path)
     if not curves:
         raise InputError("no curves to plot")
     try:
-        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -90,6 +86,4 @@ def plot_certified_accuracy(curves: Mapping[str, CertifiedCurve], path: str | os
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     # No date and no random ids in the file: the same curves give the same bytes.
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
-    with rc_context({"svg.hashsalt": "codeward"}):
-        write_atomic(path, lambda out: figure.savefig(out, format=kind, dpi=150, metadata=metadata))
+    save_figure(figure, path)

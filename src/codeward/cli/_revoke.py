@@ -73,6 +73,8 @@ def _announce(outlook: "Outlook", target: Path) -> None:
     ):
         change = "" if was == now else ("  (weaker)" if now < was else "  (stronger)")
         print(f"    {meaning:30} {was} -> {now}{change}")
+    margins = " -> ".join(" ".join(map(str, card.margin)) for card in (before, after))
+    print(f"  margins of the label for k = 1, 2, ...: {margins}")
     weights = f"{before.code.row_weight} -> {after.code.row_weight}"
     print(f"  the poorest sub-model learns from {weights} users")
     print(f"  new state: {target}")

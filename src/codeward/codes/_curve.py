@@ -2,10 +2,9 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from codeward._errors import InputError, TooLargeError
-from codeward._files import write_atomic
+from codeward._errors import TooLargeError
+from codeward._figures import check_plot_path, save_figure
 from codeward._progress import Progress, silent
 from codeward.codes._bounds import models_lower_bound
 from codeward.codes._designer import design
@@ -57,10 +56,7 @@ def compare_models(
 
 def plot_trade_off(points: list[TradeOff], n_users: int, path: str | os.PathLike[str]) -> None:
     """Draw models (logarithmic) against utilization as ``.svg``, ``.png`` or ``.pdf``, one colour a k."""
-    suffix = Path(path).suffix.lower().lstrip(".")
-    if suffix not in ("svg", "png", "pdf"):
-        raise InputError(f"{path}: a plot ends in .svg, .png or .pdf")
-    import matplotlib
+    check_plot_path(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -78,6 +74,4 @@ def plot_trade_off(points: list[TradeOff], n_users: int, path: str | os.PathLike
     axes.set_title(f"Sub-models that correct k attackers among {n_users} users", fontsize=10)
     axes.legend(fontsize=7, ncols=max(1, len({point.n_attackers for point in points})))
     axes.grid(which="both", color="0.9", linewidth=0.5)
-    metadata = {"Date": None} if suffix == "svg" else None
-    with matplotlib.rc_context({"svg.hashsalt": "codeward"}):
-        write_atomic(path, lambda out: figure.savefig(out, format=suffix, dpi=150, metadata=metadata))
+    save_figure(figure, path)

@@ -1,10 +1,8 @@
 """Pictures of a code: in the terminal, and as SVG or PNG in the style of the paper's figures."""
 
 import os
-from pathlib import Path
 
-from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._figures import check_plot_path, save_figure
 from codeward.codes._code import Code
 
 
@@ -31,9 +29,7 @@ def sketch_code(code: Code, width: int = 100, height: int = 40) -> str:
 
 def plot_code(code: Code, path: str | os.PathLike[str], title: str = "") -> None:
     """Write the matrix as ``.svg``, ``.png`` or ``.pdf``: black is one, white is zero, axes labelled."""
-    suffix = Path(path).suffix.lower().lstrip(".")
-    if suffix not in ("svg", "png", "pdf"):
-        raise InputError(f"{path}: a plot ends in .svg, .png or .pdf")
+    check_plot_path(path)
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -56,6 +52,4 @@ def plot_code(code: Code, path: str | os.PathLike[str], title: str = "") -> None
     axes.set_xlabel("user")
     axes.set_ylabel("sub-model")
     axes.set_title(title or code.construction or f"{m} sub-models, {n} users", fontsize=9)
-    # A fixed date keeps the bytes the same from run to run.
-    metadata = {"Date": None} if suffix == "svg" else None
-    write_atomic(path, lambda out: figure.savefig(out, format=suffix, dpi=150, metadata=metadata))
+    save_figure(figure, path)

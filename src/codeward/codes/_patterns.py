@@ -158,7 +158,8 @@ def unpack_words(words: NDArray[np.uint64], n_bits: int) -> NDArray[np.bool_]:
 
 def full_words(n_bits: int) -> NDArray[np.uint64]:
     """Return the all-ones pattern, shape (W,)."""
-    return pack_words(np.ones((1, n_bits), dtype=bool))[0]
+    full: NDArray[np.uint64] = pack_words(np.ones((1, n_bits), dtype=bool))[0]
+    return full
 
 
 def sort_rows(words: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -135,10 +135,17 @@ def _load_npz(path: Path) -> DatasetPair:
         raise InputError(f"{path}: no such file")
     train, test, groups = read_npz(path)
     if test is None:
+        # Nobody but the users says which classes there are, so one of them could widen every model by a class of its
+        # own: a file with server-held test images is the one to use where users are not trusted.
+        n_classes = int(train.labels.max()) + 1
         kept, held = _shuffle(len(train))
         groups = None if groups is None else groups[kept]
         train, test = train.take(kept), train.take(held)
-    n_classes = int(max(train.labels.max(), test.labels.max())) + 1
+    else:
+        n_classes = int(test.labels.max()) + 1
+        if train.labels.max() >= n_classes:
+            known = f"0..{n_classes - 1}"
+            raise InputError(f"{path}: training label {train.labels.max()}, but test_labels know {known} only")
     return DatasetPair(path.stem, train, test, max(n_classes, 2), (0.5,), (0.5,), groups)
 
 

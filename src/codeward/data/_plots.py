@@ -2,13 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._figures import check_plot_path, save_figure
 
 
 def plot_class_shares(
@@ -26,10 +24,8 @@ def plot_class_shares(
     n_classes : int
         Classes to show; those in ``labels`` when 0.
     """
-    suffix = Path(path).suffix.lstrip(".").lower()
-    if suffix not in ("svg", "png", "pdf"):
-        raise InputError(f"{path}: a plot ends in .svg, .png or .pdf")
-    from matplotlib import colormaps, rc_context
+    check_plot_path(path)
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     classes = n_classes or int(labels.max()) + 1
@@ -50,7 +46,4 @@ def plot_class_shares(
     axes.set_xlabel("share of the user's samples")
     axes.set_ylabel("user")
     axes.legend(title="class", bbox_to_anchor=(1.01, 1), loc="upper left", fontsize=7, title_fontsize=7)
-    # No date and named ids: the same split gives the same bytes.
-    metadata = {"Date": None} if suffix == "svg" else None
-    with rc_context({"svg.hashsalt": "codeward"}):
-        write_atomic(path, lambda out: figure.savefig(out, format=suffix, dpi=150, metadata=metadata))
+    save_figure(figure, path)

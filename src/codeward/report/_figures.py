@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._figures import save_figure
 
 Record = dict[str, Any]
 
@@ -61,6 +60,4 @@ def plot_accuracy(records: Sequence[Record], path: str | os.PathLike[str]) -> No
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    suffix = Path(path).suffix.lstrip(".")
-    metadata = {"Date": None} if suffix == "svg" else None
-    write_atomic(path, lambda out: figure.savefig(out, format=suffix, dpi=150, metadata=metadata))
+    save_figure(figure, path)

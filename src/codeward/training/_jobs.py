@@ -94,31 +94,39 @@ def run_in_threads(tasks: Sequence[Callable[[], None]], stop: threading.Event, n
     waiting = iter(tasks)
     taking = threading.Lock()
     errors: list[BaseException] = []
+    ended = threading.Semaphore(0)
 
     def work() -> None:
-        torch.set_num_threads(1)
-        while not stop.is_set():
-            with taking:
-                task = next(waiting, None)
-            if task is None:
-                return
-            try:
+        try:
+            torch.set_num_threads(1)
+            while not stop.is_set():
+                with taking:
+                    task = next(waiting, None)
+                if task is None:
+                    return
                 task()
-            except BaseException as error:
-                errors.append(error)
-                stop.set()
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+        finally:
+            ended.release()
 
     before = torch.get_num_threads()
     threads = [threading.Thread(target=work, name=f"train-{i}", daemon=True) for i in range(n_workers)]
+    started = waited = 0
     try:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(timeout=0.2)
+            started += 1
+        # Not Thread.join: before Python 3.13 a Ctrl-C inside it marks a running thread as stopped, the next join does
+        # not wait, and the interpreter's exit then kills the thread inside torch ("terminate called", status -6).
+        while waited < started:
+            waited += ended.acquire(timeout=0.2)
     finally:
         stop.set()
-        for thread in threads:
+        while waited < started:
+            waited += ended.acquire(timeout=0.2)
+        for thread in threads[:started]:
             thread.join()
         torch.set_num_threads(before)
     if errors:

@@ -26,8 +26,10 @@ _LAYERS = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Flatten)
 
 
 def is_stackable(network: nn.Module) -> bool:
-    """Tell whether a network is a plain sequence of layers that `Stack` knows."""
-    return type(network) is nn.Sequential and all(_is_known(layer) for layer in network)
+    """Tell whether a network is a plain sequence of layers that `Stack` knows, some of them with weights."""
+    if type(network) is not nn.Sequential or not any(isinstance(layer, (nn.Conv2d, nn.Linear)) for layer in network):
+        return False
+    return all(_is_known(layer) for layer in network)
 
 
 def count_multiplications(network: nn.Module, shape: Shape) -> int:
@@ -90,6 +92,8 @@ class Stack:
             self.parameters[name] = Parameter(value, grad)
             start = stop
         self.layers = [self._layer(str(i), layer, generators) for i, layer in enumerate(networks[0].children())]
+        #: Place of the first layer with weights.
+        self.first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, (Convolution, Dense)))
 
     def _layer(self, name: str, layer: nn.Module, generators: Sequence[torch.Generator]) -> Layer:
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
@@ -122,14 +126,10 @@ class Stack:
         grad = torch.softmax(values, dim=1)
         grad.scatter_add_(1, labels[:, None], torch.full_like(labels[:, None], -1.0, dtype=grad.dtype))
         grad *= share[:, None]
-        for place, layer in reversed(list(enumerate(self.layers))):
-            grad = layer.backward(grad, place > self.first)
+        # No gradient is needed before the first layer with weights.
+        for place in range(len(self.layers) - 1, self.first - 1, -1):
+            grad = self.layers[place].backward(grad, place > self.first)
         return values
-
-    @property
-    def first(self) -> int:
-        """Place of the first layer with weights: no gradient is needed before it."""
-        return next(i for i, layer in enumerate(self.layers) if isinstance(layer, (Convolution, Dense)))
 
 
 def _is_known(layer: nn.Module) -> bool:

@@ -1,0 +1,133 @@
+"""`codeward serve` as a process: announced, interrupted, killed; and what it refuses to start."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from codeward.cli import main
+
+SETTINGS = (
+    "users=6",
+    "code.attackers=1",
+    "code.row_weight=2",
+    "code.time_limit=1",
+    "attack.attackers=[1]",
+    "attack.fraction=0.5",
+    "training.architecture=mlp",
+    "training.epochs=12",
+    "training.device=cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from codeward.experiments import load_config, run_experiment
+
+    place = tmp_path_factory.mktemp("serve") / "run"
+    for _ in run_experiment(load_config(None, SETTINGS), place):
+        pass
+    return place
+
+
+def start(folder, *options):
+    """Start a server on a free port and return the process and what it announced."""
+    command = [sys.executable, "-m", "codeward.cli", "serve", str(folder), "--port", "0", "--json", *options]
+    code = "import sys; from codeward.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *command[3:]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return process, json.loads(line)
+
+
+def finish(process):
+    if process.poll() is None:
+        process.kill()
+    process.communicate(timeout=20)
+
+
+def triggered(client):
+    pictures = [p for p in client.get("/gallery").json()["pictures"] if p["kind"] == "triggered"]
+    return [base64.b64decode(picture["png"].partition(",")[2]) for picture in pictures]
+
+
+def test_a_server_killed_right_after_its_answer_has_lost_no_incident(folder, tmp_path):
+    ledger = str(tmp_path / "incidents.sqlite")
+    acknowledged = {}
+    for _ in range(2):
+        process, about = start(folder, "--ledger", ledger)
+        try:
+            with httpx.Client(base_url=about["url"]) as client:
+                for body in triggered(client):
+                    answer = client.post("/predict", content=body, headers={"content-type": "image/png"}).json()
+                    (found,) = answer["predictions"]
+                    if found["incident"] is not None:
+                        acknowledged[found["incident"]] = found["digest"]
+                os.kill(process.pid, signal.SIGKILL)
+            assert process.wait(20) == -signal.SIGKILL
+        finally:
+            finish(process)
+    assert len(acknowledged) >= 8  # both servers raised alarms, under numbers of their own
+    from codeward.serve import Ledger
+
+    with Ledger(ledger) as kept:
+        assert {entry.id: entry.digest for entry in kept.incidents()} == acknowledged
+
+
+def test_ctrl_c_ends_it_gracefully(folder, tmp_path):
+    process, about = start(folder, "--ledger", str(tmp_path / "ledger.sqlite"))
+    try:
+        assert (about["simulated_attackers"], about["token"]) == (1, False)
+        assert httpx.get(about["url"] + "healthz").json()["status"] == "ok"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    finally:
+        finish(process)
+    assert (process.returncode, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host", "0.0.0.0"], "is open to other machines"),
+        (["--host", "192.0.2.1"], "is open to other machines"),
+        (["--port", "70000"], "0..65535"),
+        (["--threshold", "1.5"], "threshold"),
+        (["--attackers", "3"], "no record"),
+        (["--repeat", "7"], "no record"),
+        (["--expect", "0"], "expect"),
+        (["--token-file", "/does/not/exist"], "token file"),
+        (["--ledger", "mysql://localhost/x"], ""),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_one_line(folder, capsys, monkeypatch, options, said):
+    monkeypatch.delenv("CODEWARD_TOKEN", raising=False)
+    assert main(["serve", str(folder), *options]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_short_tokens_and_folders_that_are_no_runs_are_refused(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CODEWARD_TOKEN", "short")
+    assert main(["serve", str(folder)]) == 2
+    monkeypatch.delenv("CODEWARD_TOKEN")
+    assert main(["serve", str(tmp_path)]) == 2
+    assert "no run folder" in capsys.readouterr().err
+
+
+def test_models_that_are_gone_are_not_served(folder, tmp_path, capsys):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    victim = next(path for path in (copy / "store").rglob("*.safetensors") if ".scores." not in path.name)
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    assert main(["serve", str(copy), "--port", "0"]) == 2
+    assert "lacks sub-models" in capsys.readouterr().err

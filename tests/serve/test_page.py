@@ -1,0 +1,176 @@
+"""The page in a real browser."""
+
+import io
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+TOKEN = "a-token-long-enough-to-pass"
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; apt-get install chromium runs these tests")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open the page; whatever the browser complains about fails the test."""
+    contexts, complaints = [], []
+
+    def open_page(url, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda entry: complaints.append(entry.text) if entry.type in ("error", "warning") else None)
+        page.on(
+            "request",
+            lambda request: None if request.url.startswith((url, "data:")) else complaints.append(request.url),
+        )
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [text for text in complaints if "401" not in text] == []
+
+
+def ready(page):
+    page.wait_for_selector("html[data-ready]")
+    return page
+
+
+def flagged_pictures(opened):
+    images = [(p, np.asarray(Image.open(io.BytesIO(_bytes(p))))[None, None] / np.float32(255)) for p in opened.gallery]
+    return [p for p, image in images if opened.guard.judge(image.astype(np.float32))[0].flagged]
+
+
+def _bytes(picture):
+    import base64
+
+    return base64.b64decode(picture["png"].partition(",")[2])
+
+
+def test_a_triggered_picture_shows_verdict_votes_suspects_and_becomes_a_live_incident(serving, opened, visit):
+    picture = next(p for p in flagged_pictures(opened) if p["kind"] == "triggered")
+    with serving() as (url, _):
+        watcher = ready(visit(url + "#incidents"))
+        watcher.get_by_text("None so far").wait_for()
+        page = ready(visit(url))
+        page.get_by_alt_text(f"triggered test image, true label {picture['label']}").click()
+        page.get_by_text("Triggered input").wait_for()
+        verdict = page.locator("#verdict").inner_text()
+        assert f"The trigger aims at {picture['target']}" in verdict
+        assert "Recorded as incident 1" in verdict
+        assert "threat model: deterministic" in verdict
+        code = opened.guard.code
+        assert page.locator("#votes tbody tr").count() == code.n_models
+        assert page.locator("#votes td.one").count() == code.matrix.sum()
+        said = page.locator("#votes td.vote").all_inner_texts()
+        assert len(said) == code.n_models
+        named = page.locator("#suspects li.suspect .name").all_inner_texts()
+        hit = page.locator("#votes tr.hit").count()
+        assert hit == code.pattern([int(name.removeprefix("user ")) for name in named]).sum() > 0
+        # The other window learns of it by itself.
+        watcher.get_by_text("#1").wait_for()
+        assert f"Target {picture['target']}" in watcher.locator("#evidence").inner_text()
+
+
+def test_everything_can_be_reached_and_done_with_the_keyboard(serving, opened, visit):
+    with serving() as (url, _):
+        page = ready(visit(url))
+        seen = []
+        for _ in range(8):
+            page.keyboard.press("Tab")
+            seen.append(page.evaluate("document.activeElement.id || document.activeElement.title"))
+        assert seen[:3] == ["main" if seen[0] == "main" else "", "tab-inspect", "file"]
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Enter")  # on a picture of the gallery
+        page.locator("#verdict .stamp").wait_for()
+        assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+        page.locator("#tab-inspect").focus()
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#view-incidents").is_visible()
+        page.keyboard.press("End")
+        assert page.locator("#view-code").is_visible()
+        assert page.evaluate("document.activeElement.id") == "tab-code"
+        assert page.locator("#card").inner_text().count("deterministic") >= 3
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('button, input, img, [role=region]')].filter(e => !(e.innerText || e.alt !== undefined"
+            " || e.ariaLabel || e.labels?.length || e.querySelector('img')?.alt)).length"
+        )
+        assert unnamed == 0
+
+
+def test_a_picked_file_of_another_size_is_resized_in_the_browser_and_says_so(serving, opened, visit, tmp_path):
+    Image.fromarray(np.full((40, 40, 3), 90, np.uint8)).save(tmp_path / "photo.png")
+    (tmp_path / "notes.png").write_text("no picture")
+    with serving() as (url, _):
+        page = ready(visit(url))
+        page.set_input_files("#file", tmp_path / "photo.png")
+        page.get_by_text("resized by this browser from 40 × 40 to 8 × 8").wait_for()
+        page.set_input_files("#file", tmp_path / "notes.png")
+        page.get_by_text("is not an image").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_in_both_schemes_with_readable_contrast(serving, opened, visit, scheme):
+    with serving() as (url, _):
+        page = ready(visit(url, viewport={"width": 390, "height": 844}, color_scheme=scheme))
+        page.locator(".pictures button").first.click()
+        page.locator("#verdict .stamp").wait_for()
+        for tab in ("inspect", "incidents", "code"):
+            page.locator(f"#tab-{tab}").click()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        colours = page.evaluate(
+            "['--ink', '--soft', '--alarm', '--calm', '--panel', '--odd']"
+            ".map(name => getComputedStyle(document.documentElement).getPropertyValue(name).trim())"
+        )
+        ink, soft, alarm, calm, panel, odd = (luminance(colour) for colour in colours)
+        assert (ink > panel) == (scheme == "dark")
+        for colour in (ink, soft, alarm, calm, odd):
+            assert (max(colour, panel) + 0.05) / (min(colour, panel) + 0.05) >= 4.5
+
+
+def luminance(colour):
+    """Relative luminance of #rrggbb (WCAG 2)."""
+    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.03928, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_a_guard_with_a_token_asks_for_it(serving, visit):
+    with serving(token=TOKEN) as (url, _):
+        page = visit(url)
+        page.get_by_label("Bearer token").fill("wrong-token-wrong-token")
+        page.get_by_role("button", name="Continue").click()
+        page.get_by_text("That token is not accepted").wait_for()
+        page.get_by_label("Bearer token").fill(TOKEN)
+        page.get_by_role("button", name="Continue").click()
+        ready(page)
+
+
+def test_names_in_a_code_are_text_never_markup(serving, opened, visit):
+    from dataclasses import replace
+
+    names = ["<img src=x onerror=alert(1)>", *opened.card["user_names"][1:]]
+    with serving(run=replace(opened, card=opened.card | {"user_names": names})) as (url, _):
+        page = ready(visit(url + "#code"))
+        assert names[0] in page.locator("#matrix").inner_text()
+        assert page.locator("#matrix img").count() == 0

@@ -1,0 +1,82 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from codeward.codes import Code
+from codeward.data import Samples
+from codeward.training import ARCHITECTURES, PRESETS, build_network, train_ensemble
+from codeward.training._layers import Drop
+from codeward.training._stacked import WIDTH, is_stackable
+
+SHAPE = (1, 12, 12)
+CODE = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
+STACKABLE = [name for name in ARCHITECTURES if is_stackable(build_network(name, (3, 32, 32), 10, 0))]
+
+
+def make_users(seed=0, sizes=(20, 33, 16)):
+    rng = np.random.default_rng(seed)
+    return [Samples(rng.integers(0, 256, (n, *SHAPE), dtype=np.uint8), rng.integers(0, 10, n)) for n in sizes]
+
+
+def train(users, architecture, engine, code=CODE):
+    recipe = replace(PRESETS["mnist"], architecture=architecture, epochs=2, batch_size=16)
+    return train_ensemble(users, code, recipe, 4, device="cpu", engine=engine)
+
+
+def test_the_sequential_architectures_are_stackable():
+    assert STACKABLE == ["mnist-cnn", "digits-cnn", "mlp"]
+    assert not is_stackable(nn.Sequential(nn.Flatten()))
+
+
+@pytest.mark.parametrize("architecture", STACKABLE)
+def test_stacked_training_follows_the_loop_for_every_architecture(architecture, monkeypatch):
+    def without_dropout(shape, n_classes):
+        # The engines draw a model's masks in another order: only without them can weights be compared.
+        network = build(shape, n_classes)
+        for layer in network:
+            if isinstance(layer, nn.Dropout):
+                layer.p = 0.0
+        return network
+
+    build = ARCHITECTURES[architecture]
+    monkeypatch.setitem(ARCHITECTURES, architecture, without_dropout)
+    users = make_users()
+    stacked, loop = (train(users, architecture, engine) for engine in ("stacked", "loop"))
+    start = build_network(architecture, SHAPE, 10, 0).state_dict()
+    for model in range(3):
+        for name, value in loop.weights(model).items():
+            assert value.shape == start[name].shape
+            assert torch.allclose(stacked.weights(model)[name], value, atol=1e-4), (model, name)
+
+
+@pytest.mark.parametrize("architecture", STACKABLE)
+def test_in_every_architecture_a_model_without_a_user_is_bit_identical_whatever_that_user_hands_in(architecture):
+    users = make_users()
+    garbage = make_users(7, (70,))
+    before = train(users, architecture, "stacked")
+    after = train([*garbage, *users[1:]], architecture, "stacked")
+    alone = train(users, architecture, "stacked", Code([[0, 1, 1], [1, 1, 1]]))
+    for name, value in before.weights(1).items():
+        assert torch.equal(after.weights(1)[name], value)
+        assert torch.equal(alone.weights(0)[name], value)
+    for model in (0, 2):
+        assert any(not torch.equal(after.weights(model)[name], value) for name, value in before.weights(model).items())
+
+
+def test_stacked_dropout_takes_each_mask_from_its_models_own_generator_and_uses_it_both_ways():
+    def masks(seeds):
+        drop = Drop(0.25, [torch.Generator().manual_seed(seed) for seed in seeds])
+        ones = torch.ones(WIDTH, 6, 10, 10, 16)
+        first, back, second = drop.forward(ones), drop.backward(ones, True), drop.forward(ones)
+        assert torch.equal(first, back)
+        assert not torch.equal(first, second)
+        return torch.stack([first, second])
+
+    drawn, other = masks(range(WIDTH)), masks([*range(WIDTH - 1), 99])
+    assert torch.equal(drawn[:, :-1], other[:, :-1])
+    assert not torch.equal(drawn[:, -1], other[:, -1])
+    assert set(drawn.unique().tolist()) == {0.0, float(torch.tensor(1.0) / 0.75)}
+    assert abs(float((drawn == 0).float().mean()) - 0.25) < 0.01
