@@ -37,9 +37,8 @@ def folder(tmp_path_factory):
 
 def start(folder, *options):
     """Start a server on a free port and return the process and what it announced."""
-    command = [sys.executable, "-m", "codeward.cli", "serve", str(folder), "--port", "0", "--json", *options]
     code = "import sys; from codeward.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, *command[3:]]
+    command = [sys.executable, "-c", code, "serve", str(folder), "--port", "0", "--json", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert line, process.stderr.read()

@@ -103,14 +103,14 @@ def test_orbits_partition_the_sets_and_unfolding_is_invariant() -> None:
 def test_blown_up_coverings_stay_coverings_within_the_capacity() -> None:
     rng = np.random.default_rng(0)
     planes = projective_hyperplanes(3, 2)
-    shares = fit_multiplicities(planes, 20, 10, rng)
+    shares, _moves = fit_multiplicities(planes, 20, 10, rng)
     assert shares is not None
     assert shares.sum() == 20
     blown = spread_columns(planes, shares)
     assert blown.shape == (15, 20)
     assert int(blown.sum(axis=1).max()) <= 10
     assert covers_slowly(blown, 3)
-    assert fit_multiplicities(planes, 20, 8, rng) is None
+    assert fit_multiplicities(planes, 20, 8, rng)[0] is None
 
 
 def test_dropping_and_trimming_keep_the_cover() -> None:

@@ -12,6 +12,7 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,8 +53,8 @@ def find_server() -> str:
 
 
 @pytest.fixture(scope="module")
-def postgres_url():
-    """A PostgreSQL server of our own on loopback, thrown away afterwards."""
+def postgres():
+    """A PostgreSQL server of our own on loopback, thrown away afterwards: its URL, and how to crash and start it."""
     programs = find_server()
     # initdb refuses root; the package brings a user of its own.
     account = {}
@@ -77,11 +78,18 @@ def postgres_url():
 
         call("initdb", "-D", str(data), "-U", "codeward", "--auth=trust", "-E", "UTF8", "--locale=C")
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=40"
-        call("pg_ctl", "-D", str(data), "-w", "-t", "100", "-o", options, "start")
+
+        def start():
+            call("pg_ctl", "-D", str(data), "-w", "-t", "100", "-o", options, "start")
+
+        def crash():
+            call("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop", check=False)
+
+        start()
         try:
-            yield f"postgresql://codeward@127.0.0.1:{port}/postgres"
+            yield SimpleNamespace(url=f"postgresql://codeward@127.0.0.1:{port}/postgres", crash=crash, start=start)
         finally:
-            call("pg_ctl", "-D", str(data), "-m", "immediate", "stop", check=False)
+            crash()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -90,7 +98,7 @@ def postgres_url():
 def url(request, tmp_path):
     if request.param == "sqlite":
         return str(tmp_path / "ledger.sqlite")
-    server = request.getfixturevalue("postgres_url")
+    server = request.getfixturevalue("postgres").url
     import psycopg
 
     name = "test_" + hashlib.sha256(str(tmp_path).encode()).hexdigest()[:16]
@@ -166,30 +174,26 @@ def test_threads_share_a_ledger(url):
         assert len(ledger.incidents()) == 40
 
 
-# Writes incidents until told to stop, printing each id only after `record` has returned.
+# Prints each id only after `record` has returned.
 WRITER = """
-import sys
-from test_ledger_support import make_incident
-from codeward.serve import Ledger
+import hashlib, sys
+from codeward.serve import Incident, Ledger
 with Ledger(sys.argv[1]) as ledger:
-    start, count = int(sys.argv[2]), int(sys.argv[3])
-    for number in range(start, start + count):
-        print(ledger.record(make_incident(number)), flush=True)
+    for number in range(int(sys.argv[2]), int(sys.argv[3])):
+        digest = hashlib.sha256(str(number).encode()).hexdigest()
+        incident = Incident((3, 3, 7), 0.9, 7, 3, (2,), (0.0, 0.0, 1.0), digest, "0" * 64, "run")
+        print(ledger.record(incident), flush=True)
 """
 
 
-def start_writer(url, folder, start, count):
-    source = Path(__file__).read_text()
-    helper = source.split("def find_server")[0]
-    (folder / "test_ledger_support.py").write_text(helper)
-    (folder / "writer.py").write_text(WRITER)
-    command = [sys.executable, str(folder / "writer.py"), url, str(start), str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(folder)})
+def start_writer(url, start, count):
+    command = [sys.executable, "-c", WRITER, url, str(start), str(start + count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_two_processes_write_one_ledger_from_its_first_moment(url, tmp_path):
+def test_two_processes_write_one_ledger_from_its_first_moment(url):
     # Neither has made the tables: both race for that too.
-    writers = [start_writer(url, tmp_path, 1000 * i, 60) for i in range(2)]
+    writers = [start_writer(url, 1000 * i, 60) for i in range(2)]
     acknowledged = [[int(line) for line in writer.communicate(timeout=120)[0].split()] for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0]
     assert [len(numbers) for numbers in acknowledged] == [60, 60]
@@ -201,8 +205,8 @@ def test_two_processes_write_one_ledger_from_its_first_moment(url, tmp_path):
     }
 
 
-def test_a_killed_writer_loses_no_acknowledged_incident(url, tmp_path):
-    writers = [start_writer(url, tmp_path, 0, 10_000), start_writer(url, tmp_path, 20_000, 40)]
+def test_a_killed_writer_loses_no_acknowledged_incident(url):
+    writers = [start_writer(url, 0, 10_000), start_writer(url, 20_000, 40)]
     acknowledged = [int(writers[0].stdout.readline()) for _ in range(25)]
     writers[0].send_signal(signal.SIGKILL)
     rest = writers[0].communicate(timeout=60)[0].splitlines(keepends=True)
@@ -218,6 +222,21 @@ def test_a_killed_writer_loses_no_acknowledged_incident(url, tmp_path):
             assert kept[number] == make_incident(20_000 + place).digest
         # At most the one in flight was written without being acknowledged.
         assert len(kept) - len(acknowledged) - len(other) in (0, 1)
+
+
+def test_a_crashed_server_loses_no_acknowledged_incident_and_writers_find_it_again(postgres):
+    with Ledger(postgres.url) as ledger:
+        numbers = [ledger.record(make_incident(i)) for i in range(5)]
+        postgres.crash()
+        try:
+            with pytest.raises(OSError, match="did not take"):
+                ledger.record(make_incident(5))
+            with pytest.raises(OSError, match="cannot be read"):
+                ledger.incidents()
+        finally:
+            postgres.start()
+        numbers.append(ledger.record(make_incident(6)))
+        assert [incident.id for incident in ledger.incidents()] == numbers
 
 
 def test_sqlite_commits_are_flushed_and_logged(tmp_path):

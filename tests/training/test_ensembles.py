@@ -12,7 +12,7 @@ from codeward.training import PRESETS, ModelStore, drop_users, plan_models, trai
 RECIPE = replace(PRESETS["digits"], epochs=1, batch_size=32)
 ENGINES = ("loop", "stacked")
 FIRST = Code([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1]])
-SECOND = Code([[1, 1, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0]])
+SECOND = Code([[1, 1, 1, 1], [0, 1, 1, 0], [0, 1, 1, 0]])
 
 
 def make_users(seed=0, sizes=(40, 30, 50, 20)):
@@ -57,7 +57,7 @@ def test_every_ensemble_is_the_one_its_task_gives_alone(engine, stored, tmp_path
 def test_a_model_that_several_tasks_ask_for_is_trained_and_counted_once(stored, tmp_path):
     store = ModelStore(tmp_path) if stored else None
     ensembles = train_ensembles(make_tasks(), RECIPE, 3, store, "cpu")
-    # All four; the two with the poisoned user; the one with three users and the second of the equal rows; those that
+    # All four; the two with the poisoned user; the one with everybody and the second of the equal rows; those that
     # lost user 3 (the rows {2, 3} and {0, 3} become {2} and {0}).
     assert [(e.trained, e.reused) for e in ensembles] == [(4, 0), (2, 2), (2, 1), (2, 2)]
     assert len({key for ensemble in ensembles for key in ensemble.keys}) == 10

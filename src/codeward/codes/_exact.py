@@ -11,6 +11,8 @@ from codeward.codes._request import Request
 #: Possible blocks, and blocks times the k-sets in each, past which a solver has nothing to add within seconds.
 MAX_BLOCKS = 1_000
 MAX_ENTRIES = 60_000
+#: Nodes of the search tree that HiGHS may visit for each second.
+NODES_PER_SECOND = 50
 
 
 def fits_exact(request: Request) -> bool:
@@ -25,7 +27,7 @@ def solve_covering(
     """Find a covering of at most ``at_most`` blocks of exactly n - r users, or prove a bound.
 
     Uses OR-tools' CP-SAT (one worker and a deterministic time limit: the same answer every time) when it is installed,
-    else HiGHS through SciPy (stopped by the clock). ``wall`` seconds end either.
+    else HiGHS through SciPy (a limit on its nodes). ``wall`` seconds end either.
 
     Returns
     -------
@@ -43,7 +45,7 @@ def solve_covering(
     try:
         counts, bound = _solve_cpsat(inside, request.margin, at_most, seconds, seed, wall)
     except ImportError:
-        counts, bound = _solve_highs(inside, request.margin, at_most, min(seconds, wall))
+        counts, bound = _solve_highs(inside, request.margin, at_most, seconds, wall)
     return None if counts is None else np.repeat(candidates, counts, axis=0), bound
 
 
@@ -74,7 +76,7 @@ def _solve_cpsat(
 
 
 def _solve_highs(
-    inside: NDArray[np.bool_], fold: int, at_most: int, seconds: float
+    inside: NDArray[np.bool_], fold: int, at_most: int, seconds: float, wall: float
 ) -> tuple[NDArray[np.int64] | None, int]:
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -88,7 +90,8 @@ def _solve_highs(
         ],
         integrality=np.ones(n_blocks, dtype=np.int64),
         bounds=Bounds(0, fold),
-        options={"time_limit": seconds},
+        # HiGHS has no deterministic clock; the nodes it may visit stand in for one.
+        options={"time_limit": wall, "node_limit": max(1, int(NODES_PER_SECOND * seconds))},
     )
     if solved.status == 2:  # proved infeasible
         return None, at_most + 1

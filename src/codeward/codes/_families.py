@@ -5,6 +5,7 @@ from math import comb
 import numpy as np
 
 from codeward.codes._bounds import bound_models, covering_bound
+from codeward.codes._costs import covers_cost, family_cost, fitting_cost, thinning_cost
 from codeward.codes._fields import split_prime_power
 from codeward.codes._geometry import covers, geometric_coverings
 from codeward.codes._grouping import fit_multiplicities, spread_columns
@@ -51,6 +52,9 @@ def offer_families(best: Incumbent) -> None:
     limit = min(best.size, best.cover_size + 1) // request.margin
     n, b, k = request.n_users, request.block_size, request.strength
     for name, blocks in geometric_coverings(k, min(MAX_FAMILY_POINTS, 10 * n), limit):
+        best.work -= family_cost(*blocks.shape)
+        if best.finished:
+            return
         _offer_blown(best, name, blocks)
     for prime in range(5, min(limit, MAX_FAMILY_POINTS)):
         split = split_prime_power(prime)
@@ -59,10 +63,14 @@ def offer_families(best: Incumbent) -> None:
         for name, blocks in quadratic_residues(prime):
             size = int(blocks[0].sum())
             # As many users in a block as fit on average, and as many k-sets as there are to cover.
-            if size * n <= prime * b and prime * comb(size, k) >= comb(prime, k) and covers(blocks, k):
+            if size * n > prime * b or prime * comb(size, k) < comb(prime, k) or best.finished:
+                continue
+            best.work -= covers_cost(prime, k)
+            if covers(blocks, k):
                 _offer_blown(best, name, blocks)
     if n <= MAX_PRODUCT_POINTS and product_size(n, b, k) * request.margin < best.size:
         rows = np.repeat(product_covering(n, b, k), request.margin, axis=0)
+        best.work -= family_cost(*rows.shape) + thinning_cost(*rows.shape, k)
         best.offer_covering(drop_redundant(rows, k, request.margin), "product covering (dynamic programming)")
 
 
@@ -70,11 +78,13 @@ def _offer_blown(best: Incumbent, name: str, blocks: np.ndarray[tuple[int, int],
     request = best.request
     if best.finished or len(blocks) * request.margin >= min(best.size, best.cover_size + 1):
         return
-    shares = fit_multiplicities(blocks, request.n_users, request.block_size, best.rng)
+    shares, moves = fit_multiplicities(blocks, request.n_users, request.block_size, best.rng)
+    best.work -= fitting_cost(moves, len(blocks))
     if shares is None:
         return
     rows = np.repeat(spread_columns(blocks, shares), request.margin, axis=0)
     plain = blocks.shape[1] == request.n_users and int(shares.max()) == 1
+    best.work -= thinning_cost(*rows.shape, request.strength)
     fitted = "" if plain else f", fitted to {request.n_users} users"
     best.offer_covering(drop_redundant(rows, request.strength, request.margin), name + fitted)
 
@@ -111,10 +121,11 @@ def _blow_up(best: Incumbent, small: Request, share: float) -> None:
     anneal_coverings(part, share * 0.6)
     anneal_orbits(part, share * 0.2)
     anneal_directly(part, share * 0.2)
-    best.work -= share - max(part.work, 0.0)
+    best.absorb(part, share)
     if part.matrix is None or part.size >= best.size:
         return
-    shares = fit_multiplicities(~part.matrix, best.request.n_users, best.request.block_size, best.rng)
+    shares, moves = fit_multiplicities(~part.matrix, best.request.n_users, best.request.block_size, best.rng)
+    best.work -= fitting_cost(moves, part.size)
     if shares is not None:
         named = f"{part.construction} on {small.n_users} points, {best.request.n_users} users on them"
         best.offer_code(spread_columns(part.matrix, shares), named)

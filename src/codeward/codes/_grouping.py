@@ -10,7 +10,7 @@ STARTS = 5
 
 def fit_multiplicities(
     blocks: NDArray[np.bool_], n_users: int, capacity: int, rng: np.random.Generator, n_moves: int = 50_000
-) -> NDArray[np.int64] | None:
+) -> tuple[NDArray[np.int64] | None, int]:
     r"""Find how many users each point stands for so that no block stands for more than ``capacity`` users.
 
     Blowing points up keeps a covering a covering (k users fall on at most k points), so this turns a covering of v
@@ -26,20 +26,26 @@ def fit_multiplicities(
 
     Returns
     -------
-    ndarray of int64, shape (v,), or None when annealing finds none.
+    shares : ndarray of int64, shape (v,), or None
+        None when annealing finds none.
+    moves : int
+        Moves tried.
     """
     n_blocks, n_points = blocks.shape
     degrees = blocks.sum(axis=0)
     # sum_i load_i = sum_p w_p deg_p >= n min deg, so some block carries at least the mean of that.
     if n_users * int(degrees.min()) > capacity * n_blocks:
-        return None
+        return None, 0
     members = blocks.astype(np.int64)
+    tried = 0
     for _ in range(STARTS if blocks.size <= 20_000 else 1):
         shares = np.full(n_points, n_users // n_points, dtype=np.int64)
         shares[rng.permutation(n_points)[: n_users % n_points]] += 1
-        if _shift(members, shares, members @ shares, capacity, n_moves, rng) == 0:
-            return shares
-    return None
+        excess, moves = _shift(members, shares, members @ shares, capacity, n_moves, rng)
+        tried += moves
+        if excess == 0:
+            return shares, tried
+    return None, tried
 
 
 def spread_columns(columns: NDArray[np.bool_], shares: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -59,7 +65,7 @@ def _shift(blocks, shares, loads, capacity, n_moves, rng):  # type: ignore[no-un
         excess += max(0, loads[i] - capacity)
     for move in range(n_moves):
         if excess == 0:
-            return 0
+            return 0, move
         heat = 1.0 - move / n_moves + 1e-3
         source = int(rng.random() * n_points)
         target = int(rng.random() * n_points)
@@ -77,4 +83,4 @@ def _shift(blocks, shares, loads, capacity, n_moves, rng):  # type: ignore[no-un
         shares[target] += 1
         for i in range(n_blocks):
             loads[i] += blocks[i, target] - blocks[i, source]
-    return excess
+    return excess, n_moves

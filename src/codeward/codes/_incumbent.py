@@ -9,6 +9,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward.codes._costs import UNITS_PER_SECOND, check_cost, covers_cost, trim_cost
 from codeward.codes._demands import meets
 from codeward.codes._geometry import covers
 from codeward.codes._patterns import count_attacker_sets
@@ -16,8 +17,11 @@ from codeward.codes._request import Request
 
 #: Random ways to trim a covering that are tried before a row of ones is added.
 TRIMS = 8
-#: Attacker sets up to which a candidate is verified: a few seconds.
+#: Attacker sets up to which a candidate is verified, and the most work that one check may take: a few seconds.
 MAX_VERIFIED = 8_000_000
+MAX_CHECK = 300e6
+#: Work of a check that is always made: what a search found with its last move must not be lost.
+SMALL_CHECK = 1e6
 #: Size of the tables (k-sets by blocks or points) past which trimming costs more than it gives.
 MAX_TRIMMED = 4_000_000
 
@@ -40,8 +44,8 @@ class Incumbent:
     covering : ndarray of bool or None
         The smallest covering seen (zero sets as rows), whether or not it has the guarantee.
     work : float
-        Work units left; every search spends them by counting moves, so that what is found depends on the seed alone
-        and not on the clock, as long as the deadline is not reached.
+        Work units left (see `_costs`); moves, checks and preparations all spend them, so that what is found depends on
+        the seed alone and not on the clock, as long as the deadline is not reached.
     timed_out : bool
         Whether the deadline cut the search short.
     """
@@ -77,6 +81,11 @@ class Incumbent:
             self.timed_out = True
         return self.timed_out
 
+    def absorb(self, part: "Incumbent", granted: float) -> None:
+        """Account for a search that was granted some of the work for a part of the problem."""
+        self.work -= granted - part.work
+        self.timed_out |= part.timed_out
+
     def offer_covering(self, blocks: NDArray[np.bool_], construction: str) -> bool:
         """Make a code from zero sets that cover every k-set ``margin`` times; keep it when it is the best.
 
@@ -97,9 +106,12 @@ class Incumbent:
         if self.offer_code(~blocks, construction):
             return True
         for _ in range(TRIMS):
+            if self.finished:
+                break
             trimmed = trim(blocks, request.strength, request.margin, self.rng)
             if trimmed is blocks:
                 break
+            self.work -= trim_cost(*blocks.shape, request.strength)
             if self.offer_code(~trimmed, construction + ", trimmed"):
                 return True
         n_users = blocks.shape[1]
@@ -111,23 +123,32 @@ class Incumbent:
 
     def _is_covering(self, blocks: NDArray[np.bool_]) -> bool:
         request = self.request
-        if count_attacker_sets(np.unique(blocks, axis=1).shape[1], request.strength) > MAX_VERIFIED:
-            return False
         bare = Request(request.n_users, request.strength, request.row_weight, "detect", request.margin)
-        return meets(~self._use_everyone(blocks), bare)
+        return self._pay_check(blocks, bare) and meets(~self._use_everyone(blocks), bare)
 
     def offer_code(self, matrix: NDArray[np.bool_], construction: str) -> bool:
         """Keep a matrix when it has fewer models than the best and meets the request.
 
         What has too many attacker sets to be verified is left out.
         """
-        if len(matrix) >= self.size:
-            return False
-        distinct = np.unique(matrix, axis=1).shape[1]
-        if count_attacker_sets(distinct, self.request.strength) > MAX_VERIFIED or not meets(matrix, self.request):
+        if len(matrix) >= self.size or not self._pay_check(matrix, self.request) or not meets(matrix, self.request):
             return False
         self.matrix, self.construction = matrix, construction
         self.report(f"{len(matrix)} models, bound {self.bound}: {construction}")
+        return True
+
+    def _pay_check(self, matrix: NDArray[np.bool_], request: Request) -> bool:
+        """Spend what a check costs; False when it is too much, or more than is left once there is a code."""
+        distinct = np.unique(matrix, axis=1).shape[1]
+        cost = check_cost(distinct, len(matrix), request)
+        if count_attacker_sets(distinct, request.strength) > MAX_VERIFIED or cost > MAX_CHECK:
+            return False
+        if self.matrix is not None and cost > max(self.work, SMALL_CHECK):
+            return False
+        if self.matrix is not None and time.monotonic() + cost / UNITS_PER_SECOND > self.deadline:
+            self.timed_out = True
+            return False
+        self.work -= cost
         return True
 
     def _use_everyone(self, blocks: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -136,7 +157,9 @@ class Incumbent:
             for i in range(len(blocks)):
                 changed = blocks.copy()
                 changed[i, user] = False
-                if covers(np.unique(changed, axis=1), self.request.strength, self.request.margin):
+                distinct = np.unique(changed, axis=1)
+                self.work -= covers_cost(distinct.shape[1], self.request.strength)
+                if covers(distinct, self.request.strength, self.request.margin):
                     blocks = changed
                     break
         return blocks

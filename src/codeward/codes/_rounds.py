@@ -1,6 +1,10 @@
 """Rounds of annealing: how much effort goes to which number of blocks, plain and under a group."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from codeward.codes._annealing import MAX_COUNTED_SETS, BlockState, anneal_blocks, move_cost, start_blocks
+from codeward.codes._costs import orbit_cost, start_cost, thinning_cost
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._patterns import count_attacker_sets
 from codeward.codes._symmetric import cyclic_actions, drop_redundant, set_orbits, unfold
@@ -42,6 +46,7 @@ def anneal_coverings(best: Incumbent, work: float) -> None:
         warm = best.covering if failures % PATIENCE == PATIENCE - 1 else None
         if warm is not None:
             warm = warm[best.rng.permutation(len(warm))[:target]]
+        best.work -= start_cost(target, size, strength)
         state = start_blocks(n, size, strength, target, request.margin, best.rng, warm)
         hot = 0.35 if warm is not None else best.rng.uniform(0.45, 0.9)
         covered = run_annealing(best, state, hot, best.rng.uniform(0.1, 0.2), moves)
@@ -62,18 +67,24 @@ def anneal_orbits(best: Incumbent, work: float) -> None:
     size, strength, n = request.block_size, request.strength, request.n_users
     if strength < 2 or not fits_counting(n, strength, size) or n > 64 or best.covering is None:
         return
-    actions = [(name, shifts, set_orbits(shifts, strength)) for name, shifts in cyclic_actions(n)]
+    actions = list(cyclic_actions(n))
+    known: dict[str, NDArray[np.int32]] = {}  # the orbits of k-sets under each group, found when it is first tried
     stop, turn = best.work - work, 0
     while best.work > stop and not best.finished and turn < 60:
         tried = False
-        for name, shifts, orbits in actions:
+        for name, shifts in actions:
             count = (min(best.size, best.cover_size + 1) - 1) // len(shifts)
             if count * len(shifts) < best.bound or best.work <= stop or best.finished:
                 continue
             tried = True
-            state = start_blocks(n, size, strength, count, request.margin, best.rng, None, orbits)
+            if name not in known:
+                best.work -= orbit_cost(n, len(shifts), strength)
+                known[name] = set_orbits(shifts, strength)
+            best.work -= start_cost(count, size, strength)
+            state = start_blocks(n, size, strength, count, request.margin, best.rng, None, known[name])
             moves = min(max(SHORTEST // 2, 1000 * count) << min(turn // 2, 8), LONGEST)
             if run_annealing(best, state, best.rng.uniform(0.5, 1.0), 0.15, moves):
+                best.work -= thinning_cost(count * len(shifts), n, strength)
                 blocks = drop_redundant(unfold(state.blocks, shifts), strength, request.margin)
                 best.offer_covering(blocks, f"orbits of {count} base block{'s' * (count > 1)} under {name}")
         turn += 1

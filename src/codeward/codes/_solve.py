@@ -7,6 +7,7 @@ import numpy as np
 
 from codeward._errors import TooLargeError
 from codeward.codes._bounds import bound_models
+from codeward.codes._costs import WORK_PER_SECOND
 from codeward.codes._exact import fits_exact, solve_covering
 from codeward.codes._families import offer_blown_codes, offer_families, offer_paper
 from codeward.codes._incumbent import Incumbent
@@ -14,9 +15,6 @@ from codeward.codes._request import Request
 from codeward.codes._rounds import anneal_coverings, anneal_orbits
 from codeward.codes._tracking import anneal_directly, offer_all_rows, stack_random_rows
 
-#: Work units (table look-ups, about) granted per second of the time limit: well under half of what a core does, so that
-#: the work runs out before the clock does and the result depends on the seed alone.
-WORK_PER_SECOND = 20e6
 #: Codes with more models than this are not built.
 MAX_MODELS = 20_000
 #: Rows of the plain tracking code that every search for one begins with.
@@ -50,7 +48,7 @@ def solve(
     offer_paper(best, MAX_MODELS)
     offer_families(best)
     if request.guarantee == "track":
-        _search_tracking(best, work, seconds)
+        _search_tracking(best, work)
     else:
         _search_covering(best, work, seconds, seed)
     return best
@@ -73,7 +71,7 @@ def _search_covering(best: Incumbent, work: float, seconds: float, seed: int) ->
     anneal_coverings(best, best.work)
 
 
-def _search_tracking(best: Incumbent, work: float, seconds: float) -> None:
+def _search_tracking(best: Incumbent, work: float) -> None:
     request = best.request
     offer_all_rows(best, MAX_PLAIN_ROWS)
     correcting = Request(request.n_users, request.n_attackers, request.row_weight, "correct", request.margin)
@@ -82,7 +80,7 @@ def _search_tracking(best: Incumbent, work: float, seconds: float) -> None:
     offer_families(part)
     anneal_coverings(part, 0.05 * work)
     offer_blown_codes(part, 0.05 * work)
-    best.work -= 0.1 * work - max(part.work, 0.0)
+    best.absorb(part, 0.1 * work)
     if part.matrix is not None:
         best.offer_code(part.matrix, part.construction)
         best.covering = part.covering

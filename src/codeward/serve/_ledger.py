@@ -5,6 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -86,8 +87,7 @@ class Ledger:
             with self._engine.begin() as connection:
                 return [self._insert(connection, incident) for incident in found]
         except SQLAlchemyError as error:
-            shown = self.url.render_as_string(hide_password=True)
-            raise OSError(f"ledger: {shown} did not take the incident ({type(error).__name__})") from error
+            raise self._fail("did not take the incident", error) from error
 
     def incident(self, number: int) -> Incident:
         """Return the incident with this id."""
@@ -175,12 +175,21 @@ class Ledger:
         write_atomic(path, write)
         return written
 
-    def _reading(self) -> Any:
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
         # REPEATABLE READ on PostgreSQL and a plain BEGIN on SQLite: everything in one transaction sees one moment.
         options: dict[str, Any] = {"reads": True}
         if self._engine.dialect.name == "postgresql":
             options["isolation_level"] = "REPEATABLE READ"
-        return self._engine.execution_options(**options).begin()
+        try:
+            with self._engine.execution_options(**options).begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._fail("cannot be read", error) from error
+
+    def _fail(self, what: str, error: SQLAlchemyError) -> OSError:
+        """Return the error a caller gets; without the statement, which may hold much, and without the password."""
+        return OSError(f"ledger: {self.url.render_as_string(hide_password=True)} {what} ({type(error).__name__})")
 
     def _pages(self, target: int | None, since: datetime | None) -> Iterator[Incident]:
         with self._reading() as connection:
