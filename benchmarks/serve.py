@@ -43,6 +43,7 @@ def serve_plain(folder: str, port: int) -> None:
         network = build_network(settings.architecture, ensemble.shape, settings.n_classes, 0)
         network.load_state_dict(ensemble.weights(model))
         networks.append(network.eval())
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))  # as the guarded endpoint does
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (settings.mean, settings.std))
     decoder = BayesDecoder(cell.code, cell.validation.confusion, **cell.assumptions)
     app = FastAPI()

@@ -137,3 +137,45 @@ def test_a_failed_run_leaves_no_output_behind(case, capsys):
     status, _, _ = run(capsys, folder / "spoilt.npz", "--code", folder / "code.json", "--classes", "4", "-o", out)
     assert status == 2
     assert not out.exists()
+
+
+def test_confusion_matrices_come_from_a_validation_file(case, capsys):
+    code, votes, labels, folder = case
+    save_votes(folder / "clean.npz", votes[:160], labels[:160])
+    save_votes(folder / "triggered.npz", votes[160:], labels[160:])
+    out = folder / "verdicts.npz"
+    arguments = (folder / "triggered.npz", "--code", folder / "code.json", "--validation", folder / "clean.npz")
+    status, shown, _ = run(capsys, *arguments, "-o", out, "--json")
+    assert status == 0
+    expected = BayesDecoder(code, estimate_confusion(votes[:160], labels[:160], 4)).predict(votes[160:])
+    assert (np.load(out)["label"] == expected).all()
+    assert json.loads(shown)["accuracy"] == pytest.approx((expected == labels[160:]).mean())
+
+
+def test_the_score_decoder_says_what_it_needs(case, capsys):
+    _, votes, labels, folder = case
+    status, _, error = run(capsys, folder / "votes.npz", "--code", folder / "code.json", "--decoder", "soft")
+    assert status == 2
+    assert "--validation" in error
+    save_votes(folder / "blind.npz", votes)
+    arguments = (folder / "votes.npz", "--code", folder / "code.json", "--validation", folder / "blind.npz")
+    for decoder in ("soft", "bayes"):
+        status, _, error = run(capsys, *arguments, "--decoder", decoder)
+        assert status == 2
+        assert "no labels" in error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_scores", [True, False])
+def test_the_score_decoder_is_fitted_on_the_validation_file(case, capsys, with_scores):
+    code, votes, labels, folder = case
+    hot = np.where(np.arange(4) == votes[:, :, None], 0.9, 0.1 / 3)
+    scores = np.log(hot) if with_scores else None
+    save_votes(folder / "clean.npz", votes[:160], labels[:160], None, None if scores is None else scores[:160])
+    save_votes(folder / "new.npz", votes[160:], labels[160:], None, None if scores is None else scores[160:])
+    arguments = (folder / "new.npz", "--code", folder / "code.json", "--validation", folder / "clean.npz")
+    out = folder / "verdicts.npz"
+    status, shown, error = run(capsys, *arguments, "--decoder", "soft", "-o", out, "--json")
+    assert status == 0, error
+    assert json.loads(shown)["accuracy"] > 0.5
+    assert set(np.load(out)) >= {"label", "attack_probability", "target"}

@@ -57,6 +57,29 @@ def test_many_users_are_reported_with_the_verified_guarantee(capsys: pytest.Capt
     assert "group" in result["note"]
 
 
+def test_what_inspection_cannot_enumerate_is_reported_as_verified_by_the_design(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # 130 users have 366,276 sets of at most 3: past what an inspection enumerates unasked.
+    assert main(["design", "-n", "130", "-k", "3", "-r", "30", "-g", "track", "-t", "4", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert not result["grouped"]
+    assert result["attackers"]["track"] == result["attackers"]["correct"] == result["max_attackers"] == 3
+    assert list(result["margin"]) == ["1", "2", "3"]
+    assert result["margin_track"]["3"] is None
+    assert any("verified by the design" in note for note in result["notes"])
+
+
+def test_groups_are_tracked_where_users_are_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["design", "-n", "1000", "-k", "2", "-u", "0.4", "-g", "track", "-t", "0.5", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["grouped"]
+    assert "names groups" in result["note"]
+    # Single users are not tracked, and the card says so; the label is corrected for single users.
+    assert result["attackers"]["track"] == 0
+    assert result["attackers"]["correct"] >= 2
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_curve_is_drawn(tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")

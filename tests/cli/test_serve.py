@@ -13,10 +13,8 @@ import pytest
 from codeward.cli import main
 
 SETTINGS = (
-    "users=6",
-    "code.attackers=1",
-    "code.row_weight=2",
-    "code.time_limit=1",
+    "users=16",
+    "code.name=g",
     "attack.attackers=[1]",
     "attack.fraction=0.5",
     "training.architecture=mlp",

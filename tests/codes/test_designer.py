@@ -1,6 +1,9 @@
 """The designer: targets, guarantees and margins verified from scratch, refusals, determinism, many users, weights."""
 
+import subprocess
+import sys
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward._errors import InputError
-from codeward.codes import _exact
+from codeward.codes import _exact, _solve
 from codeward.codes._bounds import models_lower_bound
-from codeward.codes._demands import meets
+from codeward.codes._demands import meets, tracks_groups
 from codeward.codes._designer import design
 from codeward.codes._paper import duplicated_code
 from codeward.codes._request import GUARANTEES, make_request
@@ -114,14 +117,34 @@ def test_designs_are_never_worse_than_the_paper() -> None:
         assert design(n, k, r, time_limit=0.2).code.n_models <= duplicated_code(n, k, r).n_models
 
 
-def test_a_seed_gives_one_code() -> None:
-    found = [design(10, 2, 7, seed=3, time_limit=5) for _ in range(2)]
-    assert not found[0].timed_out
-    assert found[0].code == found[1].code
-    # Work, not the clock, ends this one: the bound is never met.
-    slow = [design(9, 2, 5, guarantee="detect", seed=seed, time_limit=1.0) for seed in (1, 1)]
-    if not (slow[0].timed_out or slow[1].timed_out):
-        assert slow[0].code == slow[1].code
+#: Work, not the clock, ends each of these: their bound is never met.
+REPEATED = [
+    {"n_users": 12, "n_attackers": 3, "row_weight": 4, "margin": 3},
+    {"n_users": 8, "n_attackers": 2, "row_weight": 2, "guarantee": "track", "margin": 3},
+    {"n_users": 20, "n_attackers": 1, "row_weight": 10, "margin": 3},
+    {"n_users": 16, "n_attackers": 2, "row_weight": 4, "guarantee": "track"},
+    {"n_users": 12, "n_attackers": 2, "row_weight": 6, "margin": 2},
+    {"n_users": 9, "n_attackers": 2, "row_weight": 5, "guarantee": "detect", "seed": 1},
+]
+
+
+@pytest.mark.parametrize("asked", REPEATED)
+def test_a_seed_gives_one_code_whatever_else_the_machine_does(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Less work for the same time, so that a slow machine finishes it before the clock does.
+    monkeypatch.setattr(_solve, "WORK_PER_SECOND", _solve.WORK_PER_SECOND / 10)
+    quiet = design(**asked, time_limit=8.0)
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        busy = design(**asked, time_limit=8.0)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert not quiet.timed_out
+    assert not busy.timed_out
+    assert quiet.code.digest == busy.code.digest
 
 
 @pytest.mark.parametrize(("n", "k", "limit"), [(200, 3, 8.0), (1000, 2, 8.0)])
@@ -138,6 +161,30 @@ def test_many_users_are_grouped_within_the_time_limit(n: int, k: int, limit: flo
 def test_tracking_many_users_falls_back_to_random_rows() -> None:
     found = design(90, 2, 25, guarantee="track", time_limit=3)
     assert meets(found.code.matrix, make_request(90, 2, 25, "track", 1))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "r", "margin"),
+    [
+        (1000, 3, 300, 1),  # 167 million attacker sets
+        (120, 3, 30, 2),  # few enough sets, but too many pairs of them for a margin
+        (300, 3, 297 - 60, 1),  # little room: more groups than usual
+    ],
+)
+def test_groups_are_tracked_where_single_users_cannot_be_verified(n: int, k: int, r: int, margin: int) -> None:
+    found = design(n, k, r, guarantee="track", margin=margin, time_limit=2)
+    assert found.grouped
+    assert "names groups" in found.note
+    columns = np.unique(found.code.matrix, axis=1)
+    small = make_request(columns.shape[1], k, int(columns.sum(axis=1).min()), "track", margin)
+    assert k < columns.shape[1] < n
+    assert tracks_groups(found.code.matrix, make_request(n, k, r, "track", margin), small)
+    assert found.models_lower_bound <= found.code.n_models
+
+
+def test_tracking_is_refused_with_the_reason_where_groups_do_not_help() -> None:
+    with pytest.raises(InputError, match="166,667,501 attacker sets"):
+        design(1000, 3, 996, guarantee="track", time_limit=1)
 
 
 def test_most_models_alone_gives_the_largest_row_weight() -> None:

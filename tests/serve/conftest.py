@@ -7,10 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 SETTINGS = (
-    "users=6",
-    "code.attackers=1",
-    "code.row_weight=2",
-    "code.time_limit=1",
+    "users=16",
+    "code.name=g",
     "attack.attackers=[0,1]",
     "attack.fraction=0.5",
     "training.architecture=mlp",

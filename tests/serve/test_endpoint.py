@@ -132,10 +132,14 @@ def test_triggered_pictures_raise_incidents_that_name_who_planted_them(client, o
 
 
 def test_an_unflagged_input_accuses_nobody_and_its_certificate_is_certifys(client, opened):
-    clean = [picture for picture in opened.gallery if picture["kind"] == "clean"]
-    found = [post(client, png_of(picture), "image/png").json()["predictions"][0] for picture in clean]
+    batch = npy_of(np.stack([pixels_of(picture) for picture in opened.gallery]))
+    asked = {"content": batch, "headers": {"content-type": "application/x-npy"}}
+    plain = client.post("/predict", **asked).json()["predictions"]
+    assert {answer["certificate"] for answer in plain} == {None}
+    found = client.post("/predict", params={"certify": True}, **asked).json()["predictions"]
+    assert all(answer["certificate"] is None for answer in found if answer["flagged"])
     calm = [answer for answer in found if not answer["flagged"]]
-    assert calm
+    assert len(calm) >= 3
     for answer in calm:
         assert (answer["suspects"], answer["target"], answer["incident"], answer["hit_models"]) == ([], None, None, [])
         k = opened.guard.certified_attackers
@@ -143,8 +147,21 @@ def test_an_unflagged_input_accuses_nobody_and_its_certificate_is_certifys(clien
             [answer["votes"]], opened.guard.code, threat="deterministic", decoder=opened.guard.decoder, max_attackers=k
         )
         assert answer["certificate"]["radius"] == certificates.radius[0]
-        assert answer["certificate"]["applies"]
         assert answer["label"] == certificates.labels[0]
+
+
+def test_what_is_remembered_is_bounded_and_equals_what_is_found_anew(opened, monkeypatch):
+    from codeward.serve._guard import Guard
+
+    monkeypatch.setattr("codeward.serve._guard.REMEMBERED", 5)
+    old = opened.guard
+    small = Guard(old.models, old.decoder, old.inspection, old.threshold)
+    votes = np.random.default_rng(0).integers(0, 10, (40, old.code.n_models))
+    first = small.read_votes(votes)
+    assert len(small._verdicts._known) == 5
+    assert [verdict.text for verdict in small.read_votes(votes[::-1])][::-1] == [verdict.text for verdict in first]
+    alone = [old.decoder.decode(row[None]) for row in votes]
+    assert [verdict.decoded.labels[0] for verdict in first] == [one.labels[0] for one in alone]
 
 
 def test_the_prior_stops_at_what_the_code_detects(opened):

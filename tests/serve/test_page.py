@@ -51,7 +51,8 @@ def visit(browser):
     yield open_page
     for context in contexts:
         context.close()
-    assert [text for text in complaints if "401" not in text] == []
+    # The token test is refused on purpose, and a page may poll once more after its server has stopped.
+    assert [text for text in complaints if "401" not in text and "CONNECTION_REFUSED" not in text] == []
 
 
 def ready(page):

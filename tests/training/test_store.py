@@ -26,7 +26,7 @@ from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training import PRESETS, ModelStore, train_ensemble
 rng = np.random.default_rng(0)
-users = [Samples(rng.integers(0, 256, (64, 1, 8, 8), dtype=np.uint8), rng.integers(0, 10, 64)) for _ in range(6)]
+users = [Samples(rng.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8), rng.integers(0, 10, 40)) for _ in range(6)]
 code = Code(np.triu(np.ones((6, 6), dtype=bool)))
 recipe = replace(PRESETS["digits"], epochs=int(sys.argv[2]), batch_size=32)
 print("start", flush=True)
@@ -104,16 +104,33 @@ def start(root, epochs):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_kill_9_loses_only_models_in_flight_and_the_run_resumes_to_the_same_bytes(tmp_path):
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
-    process = start(broken, 8)
+def kill_after(n_models, process, root):
     deadline = time.monotonic() + 60
-    while len(entries(broken)) < 2 and time.monotonic() < deadline and process.poll() is None:
+    while len(entries(root)) < n_models and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    kept = len(entries(broken))
-    assert kept >= 2
+    kept = len(entries(root))
+    assert kept >= n_models
+    return kept
+
+
+def test_kill_9_leaves_whole_models_and_a_store_that_goes_on_to_the_same_bytes(tmp_path):
+    kept = kill_after(1, start(tmp_path, 3), tmp_path)
+    users, code = make_users(6), Code(np.triu(np.ones((6, 6), dtype=bool)))
+    recipe, store = replace(RECIPE, epochs=3), ModelStore(tmp_path)
+    resumed = train_ensemble(users, code, recipe, 0, store, "cpu", engine="loop")
+    assert (resumed.trained, resumed.reused, store.corrupted_) == (6 - kept, kept, [])
+    fresh = train_ensemble(users, code, recipe, 0, device="cpu", engine="loop")
+    assert resumed.keys == fresh.keys
+    for model in range(6):
+        assert all(torch.equal(resumed.weights(model)[name], value) for name, value in fresh.weights(model).items())
+
+
+@pytest.mark.slow
+def test_kill_9_loses_only_models_in_flight_and_processes_resume_to_the_same_files(tmp_path):
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    kept = kill_after(2, start(broken, 8), broken)
     resumed = start(broken, 8)
     fresh = start(whole, 8)
     assert resumed.communicate()[0].split() == ["start", str(6 - kept)]
@@ -124,6 +141,7 @@ def test_kill_9_loses_only_models_in_flight_and_the_run_resumes_to_the_same_byte
         assert (broken / path.relative_to(whole)).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_store_leave_one_whole_store(tmp_path):
     processes = [start(tmp_path, 2) for _ in range(2)]
     for process in processes:

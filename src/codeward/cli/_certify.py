@@ -121,10 +121,10 @@ def _make_decoder(
     reader: "VoteReader", code: "Code", name: str, attackers: int | None, errors: int, classes: int | None
 ) -> tuple["Decoder", int, str | None]:
     """Make the decoder, count the classes, and say where the confusion matrices come from."""
-    from codeward.cli._decode import _find_classes, _find_confusion
+    from codeward.cli._noise import find_classes, find_confusion
     from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 
-    n_classes = _find_classes(reader, classes)
+    n_classes = find_classes(reader, classes)
     if name == "plurality":
         return PluralityDecoder(code, n_classes), n_classes, None
     if name == "consensus":
@@ -133,7 +133,7 @@ def _make_decoder(
         return ConsensusDecoder(code, attackers, errors, n_classes), n_classes, None
     if name != "bayes":
         raise InputError(f"--decoder must be plurality, bayes or consensus, got {name!r}")
-    confusion, source = _find_confusion(reader, n_classes, None)
+    confusion, source = find_confusion(reader, n_classes, None)
     return BayesDecoder(code, confusion), n_classes, source
 
 

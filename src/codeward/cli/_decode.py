@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from codeward._errors import InputError
+from codeward.cli._noise import find_classes, find_confusion
+from codeward.cli._soft import OnScores, fit_soft
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from codeward.decoding import Decoded, Decoder, VoteReader, VoteSet
 
 #: Inputs decoded at a time.
@@ -21,7 +20,10 @@ CHUNK = 20_000
 def decode(
     votes: Path = typer.Argument(..., help="Vote file: .npz (votes, labels, confusion) or .csv."),
     code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
-    decoder: str = typer.Option("bayes", help="bayes, plurality or consensus."),
+    decoder: str = typer.Option("bayes", help="bayes, plurality, consensus or soft (class scores, where there are)."),
+    validation: Path | None = typer.Option(
+        None, help="Vote file of clean labelled inputs: confusion matrices (bayes) or the fit (soft) come from it."
+    ),
     attackers: int | None = typer.Option(None, help="consensus: the most users that may attack (k)."),
     errors: int = typer.Option(0, help="consensus: wrong clean votes to tolerate (e)."),
     attack_rate: float = typer.Option(0.5, help="bayes: prior probability of an attack (A)."),
@@ -47,8 +49,8 @@ def decode(
 ) -> None:
     r"""Decode votes: label, attack probability, suspects and target of every input.
 
-    Without confusion matrices in the file, but with labels, they are estimated on the even-numbered inputs (taken as
-    clean), and the accuracy is that on the odd-numbered ones.
+    Without --validation and without confusion matrices in the file, but with labels, they are estimated on the
+    even-numbered inputs (taken as clean), and the accuracy is that on the odd-numbered ones.
 
     Example: codeward decode votes.npz --code code.csv -o verdicts.jsonl
     """
@@ -66,7 +68,7 @@ def decode(
         raise InputError("give --threshold or --false-alarm-rate, not both")
     if batch and decoder != "bayes":
         raise InputError("--batch needs --decoder bayes")
-    n_classes = _find_classes(reader, classes)
+    n_classes = find_classes(reader, classes)
 
     # 1. The decoder, and where its noise model comes from.
     from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
@@ -82,72 +84,25 @@ def decode(
     elif decoder == "bayes":
         if max_attackers < 0:
             raise InputError(f"--max-attackers must be 0 or more, got {max_attackers}")
-        confusion, source = _find_confusion(reader, n_classes, accuracy)
+        confusion, source = find_confusion(reader, n_classes, accuracy, validation)
         prior = [1 / (max_attackers + 1)] * (max_attackers + 1)
         chosen = BayesDecoder(the_code, confusion, attack_rate, success_rate, prior)
+    elif decoder == "soft":
+        chosen, source = fit_soft(the_code, reader, validation, false_alarm_rate, as_json)
+        false_alarm_rate = None  # the fit has set the alarm
     else:
-        raise InputError(f"--decoder must be bayes, plurality or consensus, got {decoder!r}")
+        raise InputError(f"--decoder must be bayes, plurality, consensus or soft, got {decoder!r}")
 
     # 2. One pass over the file; a second one before it where a threshold is to be set.
     if false_alarm_rate is not None:
         threshold = _find_threshold(reader, chosen, false_alarm_rate)
-    held_out = decoder == "bayes" and accuracy is None and reader.confusion is None
+    held_out = decoder == "bayes" and accuracy is None and reader.confusion is None and validation is None
     summary = Summary(the_code, 0.5 if threshold is None else threshold, held_out)
     with open_writer(output, the_code) as write:
         for start, part, verdicts in _decode_file(reader, chosen, batch, as_json):
             summary.add(start, verdicts, part.labels)
             write(start, verdicts)
     summary.show(votes, decoder, source, output, as_json)
-
-
-def _find_classes(reader: "VoteReader", classes: int | None) -> int:
-    """Find c: as asked for, as in the confusion matrices, or one more than the largest vote or label in the file."""
-    if reader.confusion is not None:
-        found = int(reader.confusion.shape[1])
-        if classes not in (None, found):
-            raise InputError(f"--classes {classes}, but the confusion matrices have {found}")
-        return found
-    if classes is not None:
-        if classes < 1:
-            raise InputError(f"--classes must be 1 or more, got {classes}")
-        return classes
-    largest = 0
-    for part in reader.chunks():
-        largest = max(largest, int(part.votes.max(initial=0)))
-        if part.labels is not None:
-            largest = max(largest, int(part.labels.max(initial=0)))
-    return max(2, largest + 1)
-
-
-def _find_confusion(reader: "VoteReader", n_classes: int, accuracy: float | None) -> "tuple[NDArray[np.float64], str]":
-    """Confusion matrices of the m models, shape (m, c, c), and where they come from in words."""
-    import numpy as np
-
-    from codeward.decoding import count_confusion, smooth_confusion
-
-    if accuracy is not None:
-        if not 0 < accuracy < 1:
-            raise InputError(f"--accuracy must be between 0 and 1, got {accuracy}")
-        one = np.full((n_classes, n_classes), (1 - accuracy) / max(n_classes - 1, 1))
-        np.fill_diagonal(one, accuracy)
-        return np.repeat(
-            one[None], reader.n_models, axis=0
-        ), f"assumed: every model right with probability {accuracy:g}"
-    if reader.confusion is not None:
-        return reader.confusion, "given in the vote file"
-    if not reader.has_labels:
-        raise InputError(
-            f"{reader.path}: neither confusion matrices nor labels to estimate them; add `confusion` (or `labels` of "
-            "clean inputs) to the file, or assume --accuracy P"
-        )
-    counts = np.zeros((reader.n_models, n_classes, n_classes), dtype=np.int64)
-    start = 0
-    for part in reader.chunks():
-        assert part.labels is not None
-        first = start % 2
-        counts += count_confusion(part.votes[first::2], part.labels[first::2], n_classes)
-        start += part.votes.shape[0]
-    return smooth_confusion(counts), "estimated on the even-numbered inputs (add-0.5 per cell)"
 
 
 def _find_threshold(reader: "VoteReader", decoder: "Decoder", rate: float) -> float:
@@ -174,8 +129,12 @@ def _decode_file(
 
     start = 0
     with show_progress("decode", reader.n_inputs, quiet=quiet) as progress:
-        for part in reader.chunks(reader.n_inputs if batch else CHUNK):
-            if batch:
+        on_scores = isinstance(decoder, OnScores)
+        for part in reader.chunks(reader.n_inputs if batch else CHUNK, with_scores=on_scores):
+            if on_scores:
+                assert part.scores is not None
+                verdicts = decoder.decode(part.scores)
+            elif batch:
                 assert isinstance(decoder, BayesDecoder)
                 verdicts = decode_batch(decoder, part.votes)
             else:

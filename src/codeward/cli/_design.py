@@ -42,7 +42,8 @@ def design(
     """Find the code with fewest sub-models for a guarantee, verified, with a lower bound.
 
     detect: some model is always clean. correct: the true label is recoverable (attackers who hand in data).
-    correct-arbitrary: the same when hit models may say anything. track: the attackers are named as well.
+    correct-arbitrary: the same when hit models may say anything. track: the attackers are named as well (with very many
+    users, the groups of users that hold them).
 
     Example: codeward design --users 13 --attackers 2 --row-weight 9 -o code.csv
 
@@ -80,6 +81,7 @@ def design(
             "n_attackers": found.n_attackers,
             "requested_margin": found.margin,
             "timed_out": found.timed_out,
+            "grouped": found.grouped,
             "note": found.note,
         }
         print(json.dumps(result))
@@ -101,16 +103,23 @@ def design(
 def _add_verified(inspection: "Inspection", found: "Design") -> "Inspection":
     """Raise the sizes of an inspection to what the design verified, where many users cut the inspection short.
 
-    BTC(k) is BCC(k), BCC(k) is BDC(k), and BDC(2k) is BCC(k).
+    BTC(k) is BCC(k), BCC(k) is BDC(k), and BDC(2k) is BCC(k). Margins that were not compared are None.
     """
-    k, guarantee = found.n_attackers, found.guarantee
+    k, guarantee = found.n_attackers, "correct" if found.grouped else found.guarantee
     arbitrary = guarantee == "correct-arbitrary"
+    missing = (None,) * max(0, k - inspection.max_attackers)
+    note = f"the guarantee for {k} attackers was verified by the design, not inspected again"
     return replace(
         inspection,
+        max_attackers=max(inspection.max_attackers, k),
         detect=max(inspection.detect, 2 * k if arbitrary else k),
         correct=max(inspection.correct, 0 if guarantee == "detect" else k),
         correct_arbitrary=max(inspection.correct_arbitrary, k if arbitrary else 0),
         track=max(inspection.track, k if guarantee == "track" else 0),
+        margin=inspection.margin + missing,
+        margin_track=inspection.margin_track + missing,
+        margin_arbitrary=inspection.margin_arbitrary + missing,
+        notes=inspection.notes + ((note,) if missing else ()),
     )
 
 

@@ -1,6 +1,6 @@
 """What the designer's steps cost, in work units: the meter that ends a search instead of the clock.
 
-A unit is about one table look-up of the compiled searches, 25 ns on a quiet core of 2024. The figures are rounded up from
+A unit is about one table look-up of the compiled searches, 25 ns on a quiet core of 2024. The figures are rounded from
 measurements; only their proportions matter, since a search is granted a quarter of the units that its seconds would
 allow (`WORK_PER_SECOND`), so that a busy or slower machine does the same work within the same limit.
 """

@@ -50,3 +50,9 @@ def meets(matrix: NDArray[np.bool_], request: Request) -> bool:
         return not tracking and int(matrix.all(axis=1).sum()) >= margin
     margins = find_margins(table)
     return margins.label[-1] >= margin and (not tracking or margins.tracking[-1] >= margin)
+
+
+def tracks_groups(matrix: NDArray[np.bool_], request: Request, groups: Request) -> bool:
+    """Whether the distinct columns are a tracking code of the groups, and all columns one that corrects for users."""
+    correct = Request(request.n_users, request.n_attackers, request.row_weight, "correct", request.margin)
+    return meets(np.unique(matrix, axis=1), groups) and meets(matrix, correct)

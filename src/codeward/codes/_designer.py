@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
-from codeward.codes._bounds import bound_models
 from codeward.codes._code import Code
-from codeward.codes._demands import meets
+from codeward.codes._demands import meets, tracks_groups
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._patterns import count_attacker_sets
 from codeward.codes._request import Request, check_request, make_request
@@ -47,6 +46,10 @@ class Design:
     timed_out : bool
         Whether the clock cut the search short. When False, the same arguments give the same code on any machine with
         the same library versions; when True, a faster machine may find fewer models.
+    grouped : bool
+        For *track* with too many users to tell apart one by one: the distinct columns are a tracking code, so the
+        *groups* of users with equal columns that hold the attackers are named, not the users; everything else holds for
+        single users, and `inspect` gives ``track`` = 0.
     note : str
         What to keep in mind: which users share a column, when several do.
     """
@@ -62,6 +65,7 @@ class Design:
     margin: int
     utilization: float
     timed_out: bool
+    grouped: bool
     note: str
 
 
@@ -93,7 +97,8 @@ def design(
         the arbitrary one (DESIGN.md, "Two threat models").
     margin : int
         By how many models the property must hold (DESIGN.md, "Margin"); for *track* both the label and the tracking
-        margin.
+        margin. When there are too many users to verify tracking of single ones in the time, users share columns and
+        tracking names a group (see `Design.grouped`).
     max_models : int, optional
         Most models. Without row weight and utilization, the code of largest row weight found within it is returned.
     time_limit : float
@@ -131,7 +136,7 @@ def design(
 
 def _conclude(found: Incumbent, max_models: int | None, sizes: NDArray[np.float64] | None, start: float) -> Design:
     """Order rows and columns, verify once more, and describe the code."""
-    request, bound = found.request, max(bound_models(found.request), 1)
+    request, bound = found.request, max(found.bound, 1)
     if found.matrix is None:
         raise InputError(
             f"design: no code was found in the time limit (at least {bound} models are needed); allow more time, or "
@@ -142,13 +147,15 @@ def _conclude(found: Incumbent, max_models: int | None, sizes: NDArray[np.float6
             f"design: the best code found has {found.size} models, over the limit of {max_models}; no code has fewer "
             f"than {bound}; ask for a smaller row weight or more models"
         )
-    # A solver may have proved more than the formulas.
-    bound = max(bound, min(found.bound, found.size))
     matrix = found.matrix[np.lexsort(found.matrix.T[::-1])[::-1]]
     if sizes is not None:
         matrix = assign_columns(matrix, sizes)
     # Reordering changes no property; the check is made again where it costs nothing.
-    if count_attacker_sets(request.n_users, request.strength) <= MAX_RECHECKED and not meets(matrix, request):
+    if found.groups is not None:
+        passed = tracks_groups(matrix, request, found.groups)
+    else:
+        passed = count_attacker_sets(request.n_users, request.strength) > MAX_RECHECKED or meets(matrix, request)
+    if not passed:
         raise AssertionError("a code that passed its check must pass it again")
     code = Code(matrix, construction=found.construction)
     return Design(
@@ -163,7 +170,8 @@ def _conclude(found: Incumbent, max_models: int | None, sizes: NDArray[np.float6
         margin=request.margin,
         utilization=code.utilization if sizes is None else sample_utilization(matrix, sizes),
         timed_out=found.timed_out,
-        note=_describe_groups(matrix),
+        grouped=found.groups is not None,
+        note=_describe_groups(matrix, found),
     )
 
 
@@ -178,33 +186,39 @@ def _largest_weight(
     report: Callable[[str], None],
 ) -> Incumbent:
     """Find the largest row weight with a code of at most ``max_models`` models: bisect quickly, then push upwards."""
-    make_request(n_users, n_attackers, 1, guarantee, margin)
-    strength = 2 * n_attackers if guarantee == "correct-arbitrary" else n_attackers
-    possible = [
-        request
-        for weight in range(1, n_users - strength + 1)
-        if bound_models(request := Request(n_users, n_attackers, weight, guarantee, margin)) <= max_models
-    ]
+    from codeward.codes._solve import bound_search
+
+    first = make_request(n_users, n_attackers, 1, guarantee, margin)
+    possible = []
+    for weight in range(1, n_users - first.strength + 1):
+        request = Request(n_users, n_attackers, weight, guarantee, margin)
+        bound = bound_search(request, 0.25 * seconds)
+        if bound is not None and bound <= max_models:
+            possible.append(request)
     if not possible:
-        least = bound_models(Request(n_users, n_attackers, 1, guarantee, margin))
+        least = bound_search(first, 0.25 * seconds)
         raise InputError(f"design: no code within {max_models} models: even row weight 1 needs at least {least}")
     best: Incumbent | None = None
+    cut = False
     low, high = 0, len(possible)  # possible[low - 1] was reached, possible[high] was not
     share = 0.4 * seconds / (len(possible).bit_length() + 1)
     while low < high:
         middle = (low + high) // 2
         found = _solve(possible[middle], share, seed, max_models, report)
+        cut |= found.timed_out
         if found.size <= max_models:
             best, low = found, middle + 1
         else:
             high = middle
     for request in possible[low : low + 2]:
         found = _solve(request, 0.25 * seconds, seed, max_models, report)
+        cut |= found.timed_out
         if found.size > max_models:
             break
         best = found
     if best is None:
         raise InputError(f"design: no code within {max_models} models was found; ask for more models or more time")
+    best.timed_out = cut
     return best
 
 
@@ -252,11 +266,18 @@ def _share_of(n_users: int, utilization: float) -> int:
     return max(1, ceil(utilization * n_users - 1e-9))
 
 
-def _describe_groups(matrix: NDArray[np.bool_]) -> str:
-    n_users = matrix.shape[1]
-    distinct = np.unique(matrix, axis=1).shape[1]
+def _describe_groups(matrix: NDArray[np.bool_], found: Incumbent) -> str:
+    n_users, k = matrix.shape[1], found.request.n_attackers
+    columns, sizes = np.unique(matrix, axis=1, return_counts=True)
+    distinct = columns.shape[1]
     if distinct == n_users:
         return ""
+    if found.groups is not None:
+        return (
+            f"tracking names groups, not users: {n_users} users are too many to tell apart "
+            f"({count_attacker_sets(n_users, k):,} sets of at most {k}), so they share {distinct} columns; the groups "
+            f"of up to {k} attackers are named, each of {sizes.min()} to {sizes.max()} users"
+        )
     return (
         f"{n_users} users share {distinct} distinct columns: tracking can name a group of users with equal columns, "
         "not one user of it"

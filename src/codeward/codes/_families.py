@@ -70,7 +70,7 @@ def offer_families(best: Incumbent) -> None:
                 _offer_blown(best, name, blocks)
     if n <= MAX_PRODUCT_POINTS and product_size(n, b, k) * request.margin < best.size:
         rows = np.repeat(product_covering(n, b, k), request.margin, axis=0)
-        best.work -= family_cost(*rows.shape) + thinning_cost(*rows.shape, k)
+        best.work -= family_cost(len(rows), n) + thinning_cost(len(rows), n, k)
         best.offer_covering(drop_redundant(rows, k, request.margin), "product covering (dynamic programming)")
 
 
@@ -84,7 +84,7 @@ def _offer_blown(best: Incumbent, name: str, blocks: np.ndarray[tuple[int, int],
         return
     rows = np.repeat(spread_columns(blocks, shares), request.margin, axis=0)
     plain = blocks.shape[1] == request.n_users and int(shares.max()) == 1
-    best.work -= thinning_cost(*rows.shape, request.strength)
+    best.work -= thinning_cost(len(rows), request.n_users, request.strength)
     fitted = "" if plain else f", fitted to {request.n_users} users"
     best.offer_covering(drop_redundant(rows, request.strength, request.margin), name + fitted)
 

@@ -48,6 +48,8 @@ class Incumbent:
         the seed alone and not on the clock, as long as the deadline is not reached.
     timed_out : bool
         Whether the deadline cut the search short.
+    groups : Request or None
+        What the distinct columns meet, where tracking is of groups of users and not of single ones.
     """
 
     request: Request
@@ -61,6 +63,7 @@ class Incumbent:
     work: float = 0.0
     enough: int = 0
     timed_out: bool = False
+    groups: Request | None = None
 
     @property
     def size(self) -> int:
@@ -111,7 +114,7 @@ class Incumbent:
             trimmed = trim(blocks, request.strength, request.margin, self.rng)
             if trimmed is blocks:
                 break
-            self.work -= trim_cost(*blocks.shape, request.strength)
+            self.work -= trim_cost(len(blocks), request.n_users, request.strength)
             if self.offer_code(~trimmed, construction + ", trimmed"):
                 return True
         n_users = blocks.shape[1]

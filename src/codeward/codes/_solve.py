@@ -10,6 +10,7 @@ from codeward.codes._bounds import bound_models
 from codeward.codes._costs import WORK_PER_SECOND
 from codeward.codes._exact import fits_exact, solve_covering
 from codeward.codes._families import offer_blown_codes, offer_families, offer_paper
+from codeward.codes._groups import bound_groups, needs_groups, plan_groups, require_groups, spread_groups
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._request import Request
 from codeward.codes._rounds import anneal_coverings, anneal_orbits
@@ -30,13 +31,18 @@ def solve(
 
     Stages run in a fixed order with fixed shares of the work: constructions first (paper, geometries, residues,
     products), then annealing over blocks and over orbits, codes on fewer points, the property itself, the exact solver.
+    Where single users are too many to be tracked, a code that tracks groups of them is found (`Incumbent.groups`).
 
     Raises
     ------
     TooLargeError
         When every code for the request has more than `MAX_MODELS` models.
+    InputError
+        When single users cannot be tracked (see `needs_groups`) and groups of them do not help.
     """
-    bound = bound_models(request)
+    grouped = needs_groups(request, seconds)
+    searched = require_groups(request) if grouped else request
+    bound = bound_models(searched)
     if bound > MAX_MODELS:
         raise TooLargeError(
             f"design: every such code has at least {bound:,} models, over the limit of {MAX_MODELS:,}; "
@@ -44,14 +50,26 @@ def solve(
         )
     work = seconds * WORK_PER_SECOND
     deadline = time.monotonic() + 0.93 * seconds
-    best = Incumbent(request, bound, deadline, np.random.default_rng(seed), report, work=work, enough=enough)
+    best = Incumbent(searched, bound, deadline, np.random.default_rng(seed), report, work=work, enough=enough)
     offer_paper(best, MAX_MODELS)
     offer_families(best)
     if request.guarantee == "track":
         _search_tracking(best, work)
     else:
         _search_covering(best, work, seconds, seed)
-    return best
+    if not grouped:
+        return best
+    whole = Incumbent(request, bound_groups(request, searched.n_users), deadline, best.rng, work=work)
+    spread_groups(whole, best)
+    return whole
+
+
+def bound_search(request: Request, seconds: float) -> int | None:
+    """Bound the models of what `solve` would look for; None when it would refuse."""
+    if not needs_groups(request, seconds):
+        return bound_models(request)
+    small = plan_groups(request)
+    return None if small is None else bound_groups(request, small.n_users)
 
 
 def _search_covering(best: Incumbent, work: float, seconds: float, seed: int) -> None:

@@ -10,6 +10,7 @@ from codeward.codes._costs import check_cost, pairing_cost
 from codeward.codes._direct import anneal_pairs, fits_direct, start_pairs
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._patterns import count_attacker_sets
+from codeward.codes._request import Request
 from codeward.codes._rounds import CHUNK
 
 #: Moves of the shortest direct annealing; lengths double after every few failures.
@@ -85,12 +86,7 @@ def stack_random_rows(best: Incumbent, base: NDArray[np.bool_]) -> None:
     rows is bisected; every step is verified.
     """
     request, rng = best.request, best.rng
-    n, k = request.n_users, request.n_attackers
-    ones = min(n - 1, max(request.row_weight, round(n * (1 - 0.5 ** (1 / k)))))
-    # A row tells k - 1 users from the same and one more with probability p (1 - p)^(k-1); about n^k such pairs must all
-    # be told apart.
-    share = ones / n
-    likely = ceil(k * log(n) / (share * (1 - share) ** (k - 1))) + request.margin
+    n, ones, likely = request.n_users, _best_weight(request), likely_rows(request)
     pool = rng.permuted(np.tile(np.arange(n) < ones, (8 * likely, 1)), axis=1)
     low, high = 0, likely
     while not best.offer_code(np.vstack([base, pool[:high]]), _name_stack(high, ones)):
@@ -105,6 +101,21 @@ def stack_random_rows(best: Incumbent, base: NDArray[np.bool_]) -> None:
         else:
             low = middle
     best.offer_code(pool[: high + len(base) - 1], f"random rows of weight {ones}")
+
+
+def likely_rows(request: Request) -> int:
+    """Random rows that likely tell all attacker sets apart."""
+    n, k = request.n_users, request.n_attackers
+    # A row tells k - 1 users from the same and one more with probability p (1 - p)^(k-1); about n^k such pairs must all
+    # be told apart.
+    share = _best_weight(request) / n
+    return ceil(k * log(n) / (share * (1 - share) ** (k - 1))) + request.margin
+
+
+def _best_weight(request: Request) -> int:
+    n, k = request.n_users, request.n_attackers
+    clean: float = 0.5 ** (1 / k)  # share of zeros at which k columns miss a row half the time
+    return min(n - 1, max(request.row_weight, round(n * (1 - clean))))
 
 
 def _name_stack(rows: int, ones: int) -> str:

@@ -49,7 +49,7 @@ class VoteReader:
     Attributes
     ----------
     n_inputs, n_models : int
-    has_labels : bool
+    has_labels, has_scores : bool
     confusion : ndarray of shape (m, c, c), or None
     """
 
@@ -95,6 +95,7 @@ class VoteReader:
         if self.confusion is not None and self.confusion.shape[0] != self.n_models:
             raise InputError(f"{self.path}: confusion of {self.confusion.shape[0]} models, votes of {self.n_models}")
         self.has_labels = "labels" in self._shapes
+        self.has_scores = "scores" in self._shapes
 
     def _open_csv(self) -> None:
         with self.path.open(newline="") as handle:
@@ -105,6 +106,7 @@ class VoteReader:
             self._header = any(_number(cell) is None for cell in first)
             self.n_inputs = sum(1 for _ in rows) + (not self._header)
         self.has_labels = self._header and first[-1].strip().lower() == "label"
+        self.has_scores = False
         self.n_models = len(first) - self.has_labels
 
     def chunks(self, size: int = 65_536, with_scores: bool = False) -> Iterator[VoteSet]:

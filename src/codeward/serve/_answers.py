@@ -35,11 +35,10 @@ class Guarantee(_Answer):
 
 
 class Certificate(_Answer):
-    """What holds for these votes, if nobody tampered with them."""
+    """What holds for the votes of an input that is not flagged, if nobody tampered with them."""
 
     radius: int = Field(ge=0, description="No attack by this many users or fewer would change the label.")
     exact: bool = Field(description="False: the radius is a sound lower bound.")
-    applies: bool = Field(description="False for a flagged input.")
     threat: Literal["deterministic", "arbitrary"]
     decoder: str
     text: str
@@ -57,7 +56,9 @@ class Prediction(_Answer):
     votes: list[int] = Field(description="What each sub-model says.")
     hit_models: list[int] = Field(description="Sub-models that learned from a suspect.")
     guarantee: Guarantee
-    certificate: Certificate | None = Field(description="Null where searching it would take too long.")
+    certificate: Certificate | None = Field(
+        description="Null unless asked for (certify=true), for a flagged input, and where searching takes too long."
+    )
     digest: str = Field(description="SHA-256 of the input.")
     incident: int | None = Field(description="Number in the ledger; it is on disk before this answer is sent.")
 

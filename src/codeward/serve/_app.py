@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from itertools import repeat
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,6 +40,8 @@ _PAGE = {
 _LARGE = 64 * 1024
 #: Inputs of one pass over the models.
 _PASS = 64
+#: Certificates searched at a time: few, so that one client's many do not keep another waiting.
+_CERTIFIED = 8
 
 
 def make_app(run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: Limits | None = None) -> FastAPI:
@@ -64,6 +67,7 @@ class _Endpoint:
         self.run, self.ledger, self.settings, self.limits = run, ledger, settings, limits
         self.metrics = Metrics()
         self.judging = MicroBatcher(self._judge, _PASS, limits.waiting, self.metrics.passes.observe)
+        self.certifying = MicroBatcher(run.guard.certify, _CERTIFIED, limits.batch)
         self.recording = MicroBatcher(ledger.record_all, _PASS, limits.waiting)
         self.desk = EvidenceDesk(run, ledger)
         self.in_flight = 0
@@ -114,13 +118,18 @@ class _Endpoint:
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         yield
         self.judging.close()
+        self.certifying.close()
         self.recording.close()
         self.ledger.close()
 
     def _judge(self, images: list[NDArray[np.float32]]) -> list[Verdict]:
         return self.run.guard.judge(np.stack(images))
 
-    async def predict(self, request: Request) -> Response:
+    async def predict(
+        self,
+        request: Request,
+        certify: Annotated[bool, Query(description="Also search the certificates; takes much longer.")] = False,
+    ) -> Response:
         """Judge one or more images; every flagged one is recorded as an incident before the answer is sent."""
         if self.in_flight >= self.limits.in_flight:
             raise refuse(429, "too many requests at once", retry_after=1)
@@ -134,7 +143,7 @@ class _Endpoint:
                 images = read_images(*arguments)
             try:
                 async with asyncio.timeout(self.limits.seconds):
-                    content = await self._answer(images)
+                    content = await self._answer(images, certify)
             except Overloaded:
                 raise refuse(429, "too many inputs are waiting", retry_after=1) from None
             except TimeoutError:
@@ -145,7 +154,7 @@ class _Endpoint:
             self.in_flight -= 1
         return Response(content, media_type="application/json")
 
-    async def _answer(self, images: NDArray[np.float32]) -> str:
+    async def _answer(self, images: NDArray[np.float32], certify: bool) -> str:
         verdicts = await self.judging.submit(list(images))
         digests = [digest_image(image) for image in images]
         found = [
@@ -154,15 +163,20 @@ class _Endpoint:
             if verdict.flagged
             for incident in self._incidents(verdict, digest)
         ]
+        # A flagged input's votes were tampered with, most probably: there is nothing to certify.
+        calm = [verdict.votes for verdict in verdicts if not verdict.flagged] if certify else []
+        certificates = iter(await self.certifying.submit(calm)) if calm else repeat("null")
         numbers = iter(await self.recording.submit(found)) if found else iter(())
         self.metrics.inputs.labels("true").inc(len(found))
         self.metrics.inputs.labels("false").inc(len(images) - len(found))
         self.metrics.incidents.inc(len(found))
-        parts = [
-            # The verdict's JSON was written when its votes were first seen; the two fields that differ go in front.
-            f'{{"incident":{next(numbers) if verdict.flagged else "null"},"digest":"{digest}",{verdict.text[1:]}'
-            for verdict, digest in zip(verdicts, digests, strict=True)
-        ]
+        parts = []
+        for verdict, digest in zip(verdicts, digests, strict=True):
+            number = next(numbers) if verdict.flagged else "null"
+            certificate = "null" if verdict.flagged else next(certificates)
+            # The verdict's JSON was written when its votes were first seen; the fields that differ go in front.
+            head = f'{{"incident":{number},"digest":"{digest}","certificate":{certificate},'
+            parts.append(head + verdict.text[1:])
         return f'{{"predictions":[{",".join(parts)}]}}'
 
     def _incidents(self, verdict: Verdict, digest: str) -> list[Incident]:

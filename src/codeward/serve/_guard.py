@@ -2,9 +2,9 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from codeward.codes import Code, Inspection, count_attacker_sets
 from codeward.decoding import BayesDecoder, Decoded
 from codeward.serve._inference import StackedModels
 from codeward.training import vote
+
+Votes = tuple[int, ...]
+Known = TypeVar("Known")
 
 #: Vote vectors whose verdicts are remembered.
 REMEMBERED = 4096
@@ -57,10 +60,6 @@ class Guard:
         Of the decoder's code.
     threshold : float
         An input is flagged when its attack probability is above this, 0..1.
-
-    Notes
-    -----
-    One thread at a time, as the models.
     """
 
     def __init__(self, models: StackedModels, decoder: BayesDecoder, inspection: Inspection, threshold: float) -> None:
@@ -74,7 +73,8 @@ class Guard:
         self.threshold = threshold
         self.guarantee = state_guarantee(inspection)
         self.certified_attackers = _affordable_attackers(decoder, inspection)
-        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._verdicts: _Memory[Verdict] = _Memory(REMEMBERED)
+        self._certificates: _Memory[str] = _Memory(REMEMBERED)
 
     @property
     def code(self) -> Code:
@@ -82,39 +82,26 @@ class Guard:
         return self.decoder.code
 
     def judge(self, images: NDArray[np.float32]) -> list[Verdict]:
-        """Return the verdicts on images of shape (N, C, H, W), 0..1, in order."""
+        """Return the verdicts on images of shape (N, C, H, W), 0..1, in order. One thread at a time."""
         return self.read_votes(vote(self.models.scores(images)))
 
     def read_votes(self, votes: NDArray[np.int64]) -> list[Verdict]:
-        """Return the verdicts on votes of shape (N, m), in order."""
-        keys = [row.tobytes() for row in votes]
-        unknown = {key: place for place, key in enumerate(keys) if key not in self._known}
-        fresh: dict[bytes, Verdict] = {}
-        if unknown:
-            rows = votes[list(unknown.values())]
-            decoded = self.decoder.decode(rows)
-            certificates = self._certify(rows)
-            for place, key in enumerate(unknown):
-                fresh[key] = self._describe(rows[place], decoded.take(np.array([place])), certificates, place)
-        verdicts = [fresh[key] if key in fresh else self._known[key] for key in keys]
-        # Least recently used last out; bounded, because whoever sends inputs chooses the votes.
-        for key, verdict in zip(keys, verdicts, strict=True):
-            self._known[key] = verdict
-            self._known.move_to_end(key)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-        return verdicts
+        """Return the verdicts on votes of shape (N, m), in order. One thread at a time."""
+        return self._verdicts.look_up([tuple(row) for row in votes.tolist()], self._decode)
 
-    def _certify(self, votes: NDArray[np.int64]) -> Certificates | None:
-        if self.certified_attackers == 0:
-            return None
-        return certify(
-            votes, self.code, threat="deterministic", decoder=self.decoder, max_attackers=self.certified_attackers
-        )
+    def certify(self, votes: Sequence[Votes]) -> list[str]:
+        """Return the certificates of vote vectors as JSON texts, in order. One thread at a time, its own.
 
-    def _describe(
-        self, votes: NDArray[np.int64], decoded: Decoded, certificates: Certificates | None, place: int
-    ) -> Verdict:
+        Apart from the verdicts, because a certificate decodes every attack on the votes: it takes a hundred times as
+        long, and must not hold up those who did not ask.
+        """
+        return self._certificates.look_up(list(votes), self._certify)
+
+    def _decode(self, votes: list[Votes]) -> list[Verdict]:
+        decoded = self.decoder.decode(np.array(votes, dtype=np.int64))
+        return [self._describe(row, decoded.take(np.array([place]))) for place, row in enumerate(votes)]
+
+    def _describe(self, votes: Votes, decoded: Decoded) -> Verdict:
         flagged = bool(decoded.attack_probability[0] > self.threshold)
         users = np.round(decoded.user_probability[0], 6).tolist()
         suspects = decoded.suspects[0] if flagged else ()
@@ -127,43 +114,72 @@ class Guard:
                 {"user": self.code.user_name(user), "column": user, "probability": users[user]} for user in suspects
             ],
             "user_probability": users,
-            "votes": votes.tolist(),
+            "votes": votes,
             "hit_models": np.flatnonzero(self.code.pattern(suspects)).tolist(),
             "guarantee": self.guarantee,
-            "certificate": self._state_certificate(certificates, place, flagged),
         }
-        return Verdict(tuple(content["votes"]), decoded, flagged, json.dumps(content, separators=(",", ":")))
+        return Verdict(votes, decoded, flagged, json.dumps(content, separators=(",", ":")))
 
-    def _state_certificate(self, certificates: Certificates | None, place: int, flagged: bool) -> dict[str, Any] | None:
-        if certificates is None:
-            return None
-        radius, exact = int(certificates.radius[place]), bool(certificates.exact[place])
-        witness = certificates.witness(place)
-        if flagged:
-            text = "A certificate speaks of untampered votes. This input is flagged: rely on the code's guarantee."
-        elif radius:
+    def _certify(self, votes: list[Votes]) -> list[str]:
+        if self.certified_attackers == 0:
+            return ["null"] * len(votes)
+        certificates = certify(
+            np.array(votes, dtype=np.int64),
+            self.code,
+            threat="deterministic",
+            decoder=self.decoder,
+            max_attackers=self.certified_attackers,
+        )
+        return [
+            json.dumps(
+                {
+                    "radius": int(certificates.radius[place]),
+                    "exact": bool(certificates.exact[place]),
+                    "threat": certificates.threat,
+                    "decoder": certificates.decoder,
+                    "text": self._explain(certificates, place),
+                },
+                separators=(",", ":"),
+            )
+            for place in range(len(votes))
+        ]
+
+    def _explain(self, certificates: Certificates, place: int) -> str:
+        radius, witness = int(certificates.radius[place]), certificates.witness(place)
+        if radius:
             fewer = " or fewer" if radius > 1 else ""
-            more = "" if exact else " Larger groups were not searched."
-            text = (
+            more = "" if certificates.exact[place] else " Larger groups were not searched."
+            return (
                 f"If nobody tampered with these votes, no attack by {_count(radius, 'user')}{fewer} would change this "
                 f"label.{more}"
             )
-        elif witness is not None:
-            names = ", ".join(map(self.code.user_name, witness.attackers))
-            text = (
-                f"Nothing is certified: user {names} alone would change this label by making every model that learned "
-                f"from {names} say {witness.target}."
-            )
-        else:
-            text = f"Nothing is certified: {certificates.reason(place)}."
-        return {
-            "radius": radius,
-            "exact": exact,
-            "applies": not flagged,
-            "threat": certificates.threat,
-            "decoder": certificates.decoder,
-            "text": text,
-        }
+        if witness is None:
+            return f"Nothing is certified: {certificates.reason(place)}."
+        names = ", ".join(map(self.code.user_name, witness.attackers))
+        return (
+            f"Nothing is certified: user {names} alone would change this label by making every model that learned "
+            f"from {names} say {witness.target}."
+        )
+
+
+class _Memory(Generic[Known]):
+    """What was found out about vote vectors; bounded, as whoever sends inputs chooses the votes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._known: OrderedDict[Votes, Known] = OrderedDict()
+
+    def look_up(self, votes: list[Votes], find: Callable[[list[Votes]], list[Known]]) -> list[Known]:
+        """Return what is known about each vote vector, finding out the rest, each distinct one once."""
+        unknown = [row for row in dict.fromkeys(votes) if row not in self._known]
+        found = dict(zip(unknown, find(unknown), strict=True)) if unknown else {}
+        answers = [found[row] if row in found else self._known[row] for row in votes]
+        for row, answer in zip(votes, answers, strict=True):
+            self._known[row] = answer
+            self._known.move_to_end(row)
+        while len(self._known) > self.size:
+            self._known.popitem(last=False)
+        return answers
 
 
 def state_guarantee(inspection: Inspection) -> dict[str, Any]:

@@ -83,6 +83,7 @@ def open_run(
     guard = Guard(
         StackedModels(served.ensemble), BayesDecoder(cell.code, confusion, **assumptions), inspection, threshold
     )
+    guard.judge(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
     examiner = Examiner(cell.code, cell.validation, guard.models.n_classes, threshold=threshold, **assumptions)
     return GuardedRun(cell, guard, examiner, _hang_gallery(served), _write_card(cell, guard, served))
 

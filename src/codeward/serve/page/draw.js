@@ -8,7 +8,7 @@ export function make(tag, attributes = {}, ...children) {
     else if (name === "onclick") element.addEventListener("click", value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map((child) => (child instanceof Node ? child : String(child))));
+  element.append(...children.flat(2).filter((child) => child !== null && child !== undefined).map((child) => (child instanceof Node ? child : String(child))));
   return element;
 }
 
@@ -60,8 +60,9 @@ export function drawVerdict(place, verdict, card, source) {
     make("dl", { class: "words" },
       make("dt", {}, `Guarantee of the code (threat model: ${verdict.guarantee.threat}, k = ${verdict.guarantee.k})`),
       make("dd", {}, verdict.guarantee.text),
-      certificate && make("dt", {}, certificate.applies ? `Certificate for this input: radius ${certificate.radius}` : "Certificate for this input: does not apply"),
-      certificate && make("dd", {}, certificate.text)));
+      certificate && make("dt", {}, `Certificate for this input (threat model: ${certificate.threat}, radius ${certificate.radius})`),
+      certificate && make("dd", {}, certificate.text),
+      flagged ? [make("dt", {}, "Certificate for this input: none"), make("dd", {}, "A certificate speaks of votes nobody tampered with; here, rely on the guarantee.")] : null));
 }
 
 export function drawGrid(card, verdict = null) {

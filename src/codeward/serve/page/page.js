@@ -77,7 +77,7 @@ async function judge(body, source) {
   const mine = ++turn;
   complain(null);
   try {
-    const answer = await ask("/predict", { method: "POST", headers: { "Content-Type": "image/png" }, body });
+    const answer = await ask("/predict?certify=true", { method: "POST", headers: { "Content-Type": "image/png" }, body });
     if (mine !== turn) return; // a later pick has overtaken this one
     const verdict = answer.predictions[0];
     drawVerdict(find("verdict"), verdict, card, source);
