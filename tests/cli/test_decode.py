@@ -129,7 +129,7 @@ def test_bad_input_is_one_line_and_status_two(case, capsys, arrays, extra, messa
 
 
 def test_a_failed_run_leaves_no_output_behind(case, capsys):
-    _, votes, labels, folder = case
+    _, votes, _, folder = case
     spoilt = votes.astype(float)
     spoilt[150, 0] = np.nan
     np.savez(folder / "spoilt.npz", votes=spoilt, labels=labels)
@@ -153,7 +153,7 @@ def test_confusion_matrices_come_from_a_validation_file(case, capsys):
 
 
 def test_the_score_decoder_says_what_it_needs(case, capsys):
-    _, votes, labels, folder = case
+    _, votes, _, folder = case
     status, _, error = run(capsys, folder / "votes.npz", "--code", folder / "code.json", "--decoder", "soft")
     assert status == 2
     assert "--validation" in error
@@ -168,7 +168,7 @@ def test_the_score_decoder_says_what_it_needs(case, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("with_scores", [True, False])
 def test_the_score_decoder_is_fitted_on_the_validation_file(case, capsys, with_scores):
-    code, votes, labels, folder = case
+    _, votes, labels, folder = case
     hot = np.where(np.arange(4) == votes[:, :, None], 0.9, 0.1 / 3)
     scores = np.log(hot) if with_scores else None
     save_votes(folder / "clean.npz", votes[:160], labels[:160], None, None if scores is None else scores[:160])
