@@ -129,7 +129,7 @@ def test_bad_input_is_one_line_and_status_two(case, capsys, arrays, extra, messa
 
 
 def test_a_failed_run_leaves_no_output_behind(case, capsys):
-    _, votes, _, folder = case
+    _, votes, labels, folder = case
     spoilt = votes.astype(float)
     spoilt[150, 0] = np.nan
     np.savez(folder / "spoilt.npz", votes=spoilt, labels=labels)

@@ -15,6 +15,8 @@ from codeward.codes._request import Request
 UNITS_PER_SECOND = 40e6
 #: Units granted per second of the time limit.
 WORK_PER_SECOND = 10e6
+#: Units of one second of CP-SAT's deterministic clock, two seconds of a quiet core.
+SOLVER_COST = 2 * UNITS_PER_SECOND
 #: Units of the shortest call into numpy or into a compiled search with its preparations, half a millisecond.
 CALL = 20_000
 

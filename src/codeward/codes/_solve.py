@@ -7,7 +7,7 @@ import numpy as np
 
 from codeward._errors import TooLargeError
 from codeward.codes._bounds import bound_models
-from codeward.codes._costs import WORK_PER_SECOND
+from codeward.codes._costs import SOLVER_COST, WORK_PER_SECOND
 from codeward.codes._exact import fits_exact, solve_covering
 from codeward.codes._families import offer_blown_codes, offer_families, offer_paper
 from codeward.codes._groups import bound_groups, needs_groups, plan_groups, require_groups, spread_groups
@@ -56,7 +56,7 @@ def solve(
     if request.guarantee == "track":
         _search_tracking(best, work)
     else:
-        _search_covering(best, work, seconds, seed)
+        _search_covering(best, work, seed)
     if not grouped:
         return best
     whole = Incumbent(request, bound_groups(request, searched.n_users), deadline, best.rng, work=work)
@@ -72,7 +72,7 @@ def bound_search(request: Request, seconds: float) -> int | None:
     return None if small is None else bound_groups(request, small.n_users)
 
 
-def _search_covering(best: Incumbent, work: float, seconds: float, seed: int) -> None:
+def _search_covering(best: Incumbent, work: float, seed: int) -> None:
     many = best.request.n_users >= MANY_USERS
     anneal_coverings(best, 0.05 * work)
     anneal_orbits(best, 0.08 * work)
@@ -80,7 +80,8 @@ def _search_covering(best: Incumbent, work: float, seconds: float, seed: int) ->
     offer_blown_codes(best, (0.5 if many else 0.12) * work)
     if best.request.covering_only and not best.finished and fits_exact(best.request):
         wall = max(0.1, best.deadline - time.monotonic())
-        blocks, proved = solve_covering(best.request, best.size - 1, 0.1 * seconds, seed, wall)
+        blocks, proved = solve_covering(best.request, best.size - 1, 0.2 * work / SOLVER_COST, seed, wall)
+        best.work -= 0.2 * work
         best.bound = max(best.bound, proved)
         if blocks is not None:
             best.offer_covering(blocks, "exact solver")
