@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("design", "decode", "certify", "train")
+NAMES = ("design", "decode", "certify", "tracking", "train", "ledger", "serve")
 
 for name in sys.argv[1:] or NAMES:
     if name not in NAMES:

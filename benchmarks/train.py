@@ -2,15 +2,17 @@
 
     python benchmarks/train.py [--only plain|art|store] [--repeats 3]
 
-Prints one table; every ratio compares two timings of this run, ours against the faster of a plain loop with torch's own
-number of threads and one with a single thread. For a GPU see train_gpu.py. The comparison with the
-toolbox needs ``pip install adversarial-robustness-toolbox``; it is skipped without.
+Prints one table; every ratio compares timings of this run. The sides take turns, and the least of the repeats counts,
+so that other work on the machine hits both; the processor seconds beside it are what is left of a timing when the
+machine is busy. For a GPU see train_gpu.py. The comparison with the toolbox needs
+``pip install adversarial-robustness-toolbox``; it is skipped without.
 """
 
 import argparse
-import statistics
+import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -48,13 +50,29 @@ def plain_loop(users: list[Samples], code: Code, settings) -> None:
             optimizer.step()
 
 
-def seconds(job, repeats: int) -> float:
-    times = []
+def race(sides: dict[str, tuple[int, Callable[[], object]]], repeats: int) -> dict[str, tuple[float, float]]:
+    """Time jobs in turns, each with its number of torch threads; return the least wall and processor seconds."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    before = torch.get_num_threads()
     for _ in range(repeats):
-        start = time.perf_counter()
-        job()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+        for name, (threads, job) in sides.items():
+            torch.set_num_threads(threads)
+            wall, used = time.perf_counter(), time.process_time()
+            job()
+            times[name].append((time.perf_counter() - wall, time.process_time() - used))
+    torch.set_num_threads(before)
+    return {name: (min(wall for wall, _ in rows), min(used for _, used in rows)) for name, rows in times.items()}
+
+
+def show(title: str, results: dict[str, tuple[float, float]]) -> None:
+    """Print a line a side: seconds, processor seconds, and how many times longer than the last side it took."""
+    print(f"{title} (load {os.getloadavg()[0]:.1f})")
+    ours = list(results.values())[-1]
+    for name, (wall, used) in results.items():
+        print(
+            f"  {name:34} {wall:8.2f} s {wall / ours[0]:6.2f}   processor {used:8.2f} s {used / ours[1]:6.2f}",
+            flush=True,
+        )
 
 
 def compare_with_plain(repeats: int) -> None:
@@ -62,23 +80,23 @@ def compare_with_plain(repeats: int) -> None:
     code = Code(np.array([rng.permutation(12) < 6 for _ in range(15)]))
     random28 = Samples(rng.integers(0, 256, (1536, 1, 28, 28), dtype=np.uint8), rng.integers(0, 10, 1536))
     cases = (
-        ("15 digits CNNs", digits(), replace(PRESETS["digits"], epochs=3)),
-        ("15 digits MLPs", digits(), replace(PRESETS["digits"], architecture="mlp", epochs=10)),
+        ("15 digits CNNs", digits(), replace(PRESETS["digits"], epochs=2)),
+        ("15 digits MLPs", digits(), replace(PRESETS["digits"], architecture="mlp", epochs=5)),
         ("15 MNIST CNNs, 128 random images a user", random28, replace(PRESETS["mnist"], epochs=1)),
     )
-    print(f"{'seconds, 12 users, 6 in each model':42}      plain, 1 thread   codeward    ratio")
+    threads = torch.get_num_threads()
     for name, samples, settings in cases:
         users = split(samples, 12)
-        times: list[list[float]] = [[], [], []]
-        before = torch.get_num_threads()
-        for _ in range(repeats):
-            for column, threads in enumerate((before, 1)):
-                torch.set_num_threads(threads)
-                times[column].append(seconds(lambda u=users, s=settings: plain_loop(u, code, s), 1))
-            torch.set_num_threads(before)
-            times[2].append(seconds(lambda u=users, s=settings: train_ensemble(u, code, s, 0, device="cpu"), 1))
-        many, one, ours = (statistics.median(column) for column in times)
-        print(f"{name:42} {many:10.2f} {one:10.2f} {ours:10.2f} {min(many, one) / ours:8.2f}", flush=True)
+
+        def plain(users=users, settings=settings):
+            plain_loop(users, code, settings)
+
+        def ours(users=users, settings=settings):
+            train_ensemble(users, code, settings, 0, device="cpu")
+
+        sides = {f"plain loop, {threads} threads": (threads, plain)} if threads > 1 else {}
+        sides |= {"plain loop, 1 thread": (1, plain), "codeward": (1, ours)}
+        show(f"{name}, 12 users, 6 in each model, {settings.epochs} epochs", race(sides, repeats))
 
 
 def compare_with_toolbox(repeats: int) -> None:
@@ -101,7 +119,9 @@ def compare_with_toolbox(repeats: int) -> None:
             torch.nn.CrossEntropyLoss(),
             (1, 8, 8),
             10,
-            optimizer=torch.optim.Adam(network.parameters(), settings.learning_rate),
+            optimizer=torch.optim.Adam(
+                network.parameters(), settings.learning_rate, weight_decay=settings.weight_decay
+            ),
             device_type="cpu",
         )
         ensemble = DeepPartitionEnsemble(
@@ -110,11 +130,14 @@ def compare_with_toolbox(repeats: int) -> None:
         one_hot = np.eye(10, dtype=np.float32)[samples.labels]
         ensemble.fit(images, one_hot, batch_size=128, nb_epochs=settings.epochs)
 
+    # Like for like: the toolbox takes one batch of 100 a model and epoch too (its batch size is an upper limit).
     code = Code(np.eye(12, dtype=bool))
-    slow = seconds(toolbox, 1)
-    fast = seconds(lambda: train_ensemble(users, code, settings, 0, device="cpu"), repeats)
-    print(f"12 models on 1,200 digits, one user each, {settings.epochs} epochs: DeepPartitionEnsemble of toolbox")
-    print(f"{art.__version__} {slow:.2f} s, codeward {fast:.2f} s, ratio {slow / fast:.1f}", flush=True)
+    threads = torch.get_num_threads()
+    sides = {f"toolbox {art.__version__}, {threads} threads": (threads, toolbox)} if threads > 1 else {}
+    sides[f"toolbox {art.__version__}, 1 thread"] = (1, toolbox)
+    sides["codeward"] = (1, lambda: train_ensemble(users, code, settings, 0, device="cpu"))
+    title = f"12 models on 1,200 digits, one user each, {settings.epochs} epochs, DeepPartitionEnsemble of the toolbox"
+    show(title, race(sides, repeats))
 
 
 def count_saved_work() -> None:

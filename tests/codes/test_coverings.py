@@ -56,7 +56,15 @@ def test_steiner_systems_from_flats_cover_each_set_exactly_once() -> None:
     assert quadruples.shape == (140, 16)
     triples = flats(projective_hyperplanes(3, 2), 2)  # S(2, 3, 15)
     assert triples.shape == (35, 15)
-    for blocks, strength in ((quadruples, 3), (triples, 2)):
+    witt = {name: blocks for t in (3, 4) for name, blocks in geometric_coverings(t, 24, 300) if "S(" in name}
+    assert {name: blocks.shape for name, blocks in witt.items()} == {
+        "Steiner system S(3,6,22)": (77, 22),
+        "Steiner system S(3,4,10)": (30, 10),
+        "Steiner system S(4,7,23)": (253, 23),
+        "Steiner system S(4,5,11)": (66, 11),
+    }
+    systems = [(blocks, int(name.split("(")[1][0])) for name, blocks in witt.items()]
+    for blocks, strength in ((quadruples, 3), (triples, 2), *systems):
         for chosen in combinations(range(blocks.shape[1]), strength):
             assert blocks[:, list(chosen)].all(axis=1).sum() == 1
 

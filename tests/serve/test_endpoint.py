@@ -171,6 +171,22 @@ def test_the_prior_stops_at_what_the_code_detects(opened):
     assert len(choose_prior((0.5, 0.5), replace(inspection, detect=0))) == 2
 
 
+def test_a_revoked_state_is_served_with_its_own_models_and_code(served_folder, tmp_path):
+    from codeward.experiments import foresee_revocation, revoke_users
+    from codeward.serve._opening import open_run
+
+    output = tmp_path / "without"
+    for _ in revoke_users(served_folder, foresee_revocation(served_folder, ["13"]), output):
+        pass
+    left = open_run(output)
+    assert left.guard.code.n_users == 15
+    assert "13" not in left.card["user_names"]
+    served = load_served(output, 0, 1)
+    kept = load_votes(output / "votes" / "repeat0-attackers1-triggered.npz")
+    votes = left.guard.models.scores(render(served.triggered(served.setting.evaluation, served.groups[0]))).argmax(2)
+    np.testing.assert_array_equal(votes, kept.votes)
+
+
 def test_the_other_routes_answer(client, opened):
     assert client.get("/healthz").json()["status"] == "ok"
     card = client.get("/code").json()

@@ -62,9 +62,21 @@ def test_a_model_without_samples_is_refused():
         plan_batches(ModelPlan((1,), 0, 5), [50, 0], TrainingSettings(), 16)
 
 
-@pytest.mark.parametrize(("sizes", "width"), [([100], 112), ([128], 128), ([127], 128), ([5, 500], 128), ([3], 16)])
-def test_the_width_of_a_batch_is_a_multiple_of_16_up_to_the_batch_size(sizes, width):
+@pytest.mark.parametrize(
+    ("sizes", "width"),
+    [([100], 112), ([128], 128), ([127], 128), ([5, 500], 128), ([3], 16), ([150, 149], 80), ([0, 130], 80)],
+)
+def test_the_width_of_a_batch_is_a_multiple_of_16_that_holds_the_largest_batch(sizes, width):
     assert batch_width(sizes, 128) == width
+
+
+@given(sizes=SIZES, batch=st.integers(1, 40))
+def test_no_batch_is_wider_than_its_places(sizes, batch):
+    recipe = TrainingSettings(epochs=1, batch_size=batch)
+    width = batch_width(sizes, batch)
+    stream = plan_batches(ModelPlan(tuple(range(len(sizes))), 0, 0), sizes, recipe, width)
+    assert stream.counts.max() <= width <= max(batch, stream.counts.max())
+    assert width - stream.counts.max() < 16
 
 
 @pytest.mark.parametrize(

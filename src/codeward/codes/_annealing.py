@@ -125,12 +125,12 @@ def anneal_blocks(
 
 
 @njit(cache=True, nogil=True)
-def _rank_with(rest, pick, point, choose):  # type: ignore[no-untyped-def]
-    """Colexicographic rank of {point} joined with the picked entries of the sorted array ``rest``."""
+def _rank_with(rest, picks, c, point, choose):  # type: ignore[no-untyped-def]
+    """Colexicographic rank of {point} joined with the entries of the sorted array ``rest`` that row c picks."""
     rank = 0
     below = 0
-    for i in range(pick.shape[0]):
-        other = rest[pick[i]]
+    for i in range(picks.shape[1]):
+        other = rest[picks[c, i]]
         if other > point:
             rank += choose[other, i + 2]
         else:
@@ -162,12 +162,12 @@ def _anneal(points, counts, orbits, cost, size, fold, choose, picks, heat, rate,
         allowed = -heat * np.log(1.0 - rng.random())
         delta = 0
         for c in range(picks.shape[0]):
-            place = orbits[_rank_with(rest, picks[c], out, choose)]
+            place = orbits[_rank_with(rest, picks, c, out, choose)]
             delta += counts[place] <= fold
             if grouped:
                 counts[place] -= 1
         for c in range(picks.shape[0]):
-            place = orbits[_rank_with(rest, picks[c], into, choose)]
+            place = orbits[_rank_with(rest, picks, c, into, choose)]
             delta -= counts[place] < fold
             if grouped:
                 counts[place] += 1
@@ -177,8 +177,8 @@ def _anneal(points, counts, orbits, cost, size, fold, choose, picks, heat, rate,
         if accepted != grouped:
             sign = 1 if accepted else -1
             for c in range(picks.shape[0]):
-                counts[orbits[_rank_with(rest, picks[c], out, choose)]] -= sign
-                counts[orbits[_rank_with(rest, picks[c], into, choose)]] += sign
+                counts[orbits[_rank_with(rest, picks, c, out, choose)]] -= sign
+                counts[orbits[_rank_with(rest, picks, c, into, choose)]] += sign
         if not accepted:
             continue
         cost += delta

@@ -1,8 +1,8 @@
 """What the designer's steps cost, in work units: the meter that ends a search instead of the clock.
 
 A unit is about one table look-up of the compiled searches, 25 ns on a quiet core of 2024. The figures are rounded from
-measurements; only their proportions matter, since a search is granted a quarter of the units that its seconds would
-allow (`WORK_PER_SECOND`), so that a busy or slower machine does the same work within the same limit.
+measurements; only their proportions matter, since a search is granted less than a third of the units that its seconds
+would allow (`WORK_PER_SECOND`), so that a busy or slower machine does the same work within the same limit.
 """
 
 from math import comb
@@ -14,7 +14,7 @@ from codeward.codes._request import Request
 #: Units a quiet core does in a second.
 UNITS_PER_SECOND = 40e6
 #: Units granted per second of the time limit.
-WORK_PER_SECOND = 10e6
+WORK_PER_SECOND = 12e6
 #: Units of one second of CP-SAT's deterministic clock, two seconds of a quiet core.
 SOLVER_COST = 2 * UNITS_PER_SECOND
 #: Units of the shortest call into numpy or into a compiled search with its preparations, half a millisecond.

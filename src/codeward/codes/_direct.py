@@ -61,7 +61,9 @@ def start_pairs(matrix: NDArray[np.bool_], request: Request) -> PairState:
     upper = np.triu_indices(len(sets), 1)
     holders = np.array([np.flatnonzero(member[:, user]) for user in range(n_users)], dtype=np.int32)
     cost = int(penalty[distances[upper]].sum())
-    return PairState(matrix.astype(np.uint8), hits, distances, penalty, holders, cost, request.block_size)
+    return PairState(
+        np.array(matrix, dtype=np.uint8, order="C"), hits, distances, penalty, holders, cost, request.block_size
+    )
 
 
 def fits_direct(request: Request) -> bool:

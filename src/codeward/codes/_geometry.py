@@ -56,7 +56,7 @@ def line_orbit(order: int, base: frozenset[int], whole: bool, limit: int) -> Blo
     """Images of a set of points of the projective line over GF(q) under x -> ax + b and x -> -1/x.
 
     Point q stands for infinity. The group is PGL(2, q) when ``whole``, else PSL(2, q) (a is a square). Sublines give
-    inversive planes S(3, s+1, s^2+1); the squares give, for q = 11 and 23, Witt's designs. None when the orbit has over
+    inversive planes S(3, s+1, s^2+1); the squares give, for q = 11, Witt's S(5, 6, 12). None when the orbit has over
     ``limit`` blocks.
     """
     field = make_field(order)
@@ -114,6 +114,7 @@ def geometric_coverings(strength: int, max_points: int, max_blocks: int) -> Iter
     for q in orders:
         if q + 1 <= max_points and comb(q + 1, strength) <= MAX_WALKED_SETS:
             yield from _line_designs(q, strength, max_blocks)
+    yield from _derived_designs(strength, max_points, max_blocks)
 
 
 def _walkable(n_points: int, flat: int, strength: int, max_blocks: int) -> bool:
@@ -138,6 +139,28 @@ def _line_designs(q: int, strength: int, max_blocks: int) -> Iterator[tuple[str,
         blocks = line_orbit(q, base, whole, max_blocks)
         if blocks is not None and covers(blocks, strength):
             yield name, blocks
+
+
+def octads() -> Blocks:
+    """Build Witt's S(5, 8, 24): the words of weight 8 of the extended quadratic-residue (Golay) code, modulo 23."""
+    squares = {x * x % 23 for x in range(1, 23)}
+    # Translates of the squares, with a parity point at infinity (23), generate the code; sums of three reach weight 8.
+    words = [frozenset({(x + shift) % 23 for x in squares} | {23}) for shift in range(23)]
+    base = next(word for trio in combinations(words, 3) if len(word := trio[0] ^ trio[1] ^ trio[2]) == 8)
+    blocks = line_orbit(23, base, False, 759)
+    assert blocks is not None
+    return blocks
+
+
+def _derived_designs(strength: int, max_points: int, max_blocks: int) -> Iterator[tuple[str, Blocks]]:
+    """Yield what the blocks of Witt's S(5, 8, 24) and S(5, 6, 12) through 5 - t points leave, and the first itself."""
+    fixed = 5 - strength
+    for points, size, n_blocks in ((24, 8, {3: 77, 4: 253, 5: 759}), (12, 6, {3: 30, 4: 66})):
+        if points - fixed > max_points or n_blocks.get(strength, max_blocks + 1) > max_blocks:
+            continue
+        blocks = octads() if size == 8 else next(_line_designs(11, 5, 132))[1]
+        through: Blocks = blocks[blocks[:, :fixed].all(axis=1)][:, fixed:]
+        yield f"Steiner system S({strength},{size - fixed},{points - fixed})", through
 
 
 def covers(blocks: Blocks, strength: int, fold: int = 1) -> bool:

@@ -36,7 +36,7 @@ def fit_multiplicities(
     # sum_i load_i = sum_p w_p deg_p >= n min deg, so some block carries at least the mean of that.
     if n_users * int(degrees.min()) > capacity * n_blocks:
         return None, 0
-    members = blocks.astype(np.int64)
+    members = np.ascontiguousarray(blocks, dtype=np.int64)
     tried = 0
     for _ in range(STARTS if blocks.size <= 20_000 else 1):
         shares = np.full(n_points, n_users // n_points, dtype=np.int64)

@@ -2,14 +2,18 @@
 
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
 from codeward._errors import TooLargeError
+from codeward.codes._annealing import anneal_blocks, start_blocks
 from codeward.codes._bounds import bound_models
 from codeward.codes._costs import SOLVER_COST, WORK_PER_SECOND
+from codeward.codes._direct import anneal_pairs, start_pairs
 from codeward.codes._exact import fits_exact, solve_covering
 from codeward.codes._families import offer_blown_codes, offer_families, offer_paper
+from codeward.codes._grouping import fit_multiplicities
 from codeward.codes._groups import bound_groups, needs_groups, plan_groups, require_groups, spread_groups
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._request import Request
@@ -48,6 +52,7 @@ def solve(
             f"design: every such code has at least {bound:,} models, over the limit of {MAX_MODELS:,}; "
             "ask for a smaller row weight or fewer attackers"
         )
+    load_searches()
     work = seconds * WORK_PER_SECOND
     deadline = time.monotonic() + 0.93 * seconds
     best = Incumbent(searched, bound, deadline, np.random.default_rng(seed), report, work=work, enough=enough)
@@ -62,6 +67,17 @@ def solve(
     whole = Incumbent(request, bound_groups(request, searched.n_users), deadline, best.rng, work=work)
     spread_groups(whole, best)
     return whole
+
+
+@cache
+def load_searches() -> None:
+    """Load the compiled searches before a clock starts; on the first run after an installation this compiles them."""
+    rng = np.random.default_rng(0)
+    tiny = Request(3, 1, 1, "correct", 1)
+    rows = ~np.eye(3, dtype=bool)
+    anneal_blocks(start_blocks(3, 2, 1, 1, 1, rng), 1.0, 0.5, 1, rng)
+    anneal_pairs(start_pairs(rows, tiny), 1.0, 0.5, 1, rng)
+    fit_multiplicities(rows, 3, 2, rng, n_moves=1)
 
 
 def bound_search(request: Request, seconds: float) -> int | None:

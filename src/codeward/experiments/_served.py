@@ -12,23 +12,24 @@ from codeward._errors import InputError
 from codeward.attacks import AttackGroup, poison_users, trigger_inputs
 from codeward.data import Samples
 from codeward.experiments._config import load_config
+from codeward.experiments._revocation import load_revocation
 from codeward.experiments._runner import RunFolder, _model_seed, draw_attack
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
-from codeward.training import Ensemble, ModelStore, build_network, fingerprint, model_key, plan_models
+from codeward.training import Ensemble, ModelPlan, ModelStore, build_network, fingerprint, model_key
 
 
 @dataclass(frozen=True)
 class ServedRun:
-    """One cell of a run folder, ready to answer.
+    """One cell of a run folder, or of a state of it after a revocation, ready to answer.
 
     Attributes
     ----------
     setting : Setting
-        Data, code and training recipe of the repeat, before anybody attacks.
+        Data, training recipe and original code of the repeat, before anybody attacks or is revoked.
     groups : tuple of AttackGroup
         Who attacks in the simulation; none where the cell has no attackers.
     ensemble : Ensemble
-        The sub-models, in the order of the code's rows, on the CPU.
+        The sub-models that are left, in the order of the rows of the present code, on the CPU.
     """
 
     setting: Setting
@@ -55,19 +56,24 @@ def load_served(folder: str | os.PathLike[str], repeat: int, n_attackers: int) -
     config = load_config(place.path / "config.yaml")
     if not place.record(repeat, n_attackers).is_file():
         raise InputError(f"{place.path}: no record of repeat {repeat} with {n_attackers} attackers")
-    setting = prepare_setting(config, repeat, load_pair(config), place.open(config))
+    # Who was revoked stays in the numbering: seeds, keys and the simulated attack come from the original users.
+    revocation = load_revocation(place.path)
+    setting = prepare_setting(config, repeat, load_pair(config), revocation.original)
     groups = tuple(draw_attack(setting, n_attackers))
     users = poison_users(setting.users, groups, seed=[config.seed, repeat, int(Draw.POISON)])
     store = ModelStore(config.store or place.path / "store")
-    return ServedRun(setting, groups, _find_ensemble(setting, users, store, place.path))
+    plans = revocation.plans(_model_seed(setting))
+    return ServedRun(setting, groups, _find_ensemble(setting, plans, users, store, place.path))
 
 
-def _find_ensemble(setting: Setting, users: Sequence[Samples], store: ModelStore, folder: Path) -> Ensemble:
+def _find_ensemble(
+    setting: Setting, plans: Sequence[ModelPlan], users: Sequence[Samples], store: ModelStore, folder: Path
+) -> Ensemble:
     settings = setting.training
     channels, height, width = setting.evaluation.images.shape[1:]
     shape = (int(channels), int(height), int(width))
     marks = fingerprint(build_network(settings.architecture, shape, settings.n_classes, 0))
-    plans, digests = plan_models(setting.code, _model_seed(setting)), [samples.digest() for samples in users]
+    digests = [samples.digest() for samples in users]
     # Where and how the run trained is part of every key and is written nowhere else: a dozen guesses, one hash each.
     for device, engine, precision in product(("cpu", "cuda"), ("stacked", "loop", "lanes"), ("float32", "bfloat16")):
         computation = f"{device} {engine} {precision}"

@@ -14,7 +14,7 @@ from codeward.decoding import BayesDecoder
 from codeward.experiments._served import ServedRun, load_served
 from codeward.serve._cell import RunCell, find_cell
 from codeward.serve._evidence import Examiner
-from codeward.serve._guard import Guard, choose_prior
+from codeward.serve._guard import Guard
 from codeward.serve._inference import StackedModels
 from codeward.serve._inputs import write_png
 
@@ -65,7 +65,7 @@ def open_run(
         Inputs with a higher attack probability are incidents.
     expect : int, optional
         Largest number of attackers the decoder expects; by default the run's, up to what the code detects
-        (`choose_prior`).
+        (`codeward.serve._guard.choose_prior`).
     """
     cell = find_cell(folder, repeat, n_attackers)
     served = load_served(folder, cell.repeat, cell.n_attackers)
@@ -73,18 +73,12 @@ def open_run(
     if confusion is None:
         raise InputError(f"{folder}: the validation votes hold no confusion matrices")
     inspection = inspect(cell.code)
-    assumptions = dict(cell.assumptions)
-    if expect is None:
-        assumptions["attackers_prior"] = choose_prior(assumptions["attackers_prior"], inspection)
-    else:
-        if not 1 <= expect <= cell.code.n_users:
-            raise InputError(f"expect: expected 1..{cell.code.n_users} attackers, got {expect}")
-        assumptions["attackers_prior"] = (1 / (expect + 1),) * (expect + 1)
+    assumptions = cell.serving_assumptions(expect)
     guard = Guard(
         StackedModels(served.ensemble), BayesDecoder(cell.code, confusion, **assumptions), inspection, threshold
     )
     guard.judge(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
-    examiner = Examiner(cell.code, cell.validation, guard.models.n_classes, threshold=threshold, **assumptions)
+    examiner = cell.examiner(expect, threshold=threshold)
     return GuardedRun(cell, guard, examiner, _hang_gallery(served), _write_card(cell, guard, served))
 
 
@@ -131,7 +125,7 @@ def _write_card(cell: RunCell, guard: Guard, served: ServedRun) -> dict[str, Any
         "threshold": guard.threshold,
         "expected_attackers": len(guard.decoder.attackers_prior) - 1,
         "simulated_attackers": [
-            {"users": [code.user_name(user) for user in group.attackers], "target": group.target}
+            {"users": [served.setting.code.user_name(user) for user in group.attackers], "target": group.target}
             for group in served.groups
         ],
     }

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from contextlib import suppress
 
 import torch
@@ -14,6 +15,8 @@ from codeward.serve._settings import ServeSettings
 CONNECTIONS = 512
 #: Seconds an idle connection is kept.
 KEEP_ALIVE = 15
+#: Seconds between changes of thread.
+SWITCH = 0.0005
 #: Seconds requests in hand get at the end.
 GRACE = 10
 
@@ -53,5 +56,8 @@ def run_server(app: FastAPI, bound: socket.socket) -> None:
     """Serve until interrupted; requests in hand are answered first."""
     # One core is left to the event loop: parsing requests and running models overlap.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
+    # The threads of the models and the ledger take the interpreter back after every call that lets go of it; at the
+    # default of 5 ms a time, a busy event loop makes an incident wait for most of a second.
+    sys.setswitchinterval(SWITCH)
     with bound, suppress(KeyboardInterrupt):  # uvicorn shuts down first and passes the signal on
         make_server(app).run(sockets=[bound])

@@ -144,7 +144,11 @@ class Pool:
         return self.out
 
     def backward(self, grad: Tensor, needed: bool) -> Tensor:
-        """Spread the gradient to the places of the maxima."""
+        """Spread the gradient to the places of the maxima.
+
+        A ReLU behind the pool may have raised the output to 0 in place: no window matches then, and none has a
+        gradient.
+        """
         self.left.copy_(grad)
         for source, target in zip(self._windows(self.values), self._windows(self.spread), strict=True):
             torch.eq(source, self.out, out=self.top)

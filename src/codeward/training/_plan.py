@@ -107,12 +107,14 @@ def drop_users(plans: Sequence[ModelPlan], users: Sequence[int], seed: int) -> t
 
 
 def batch_width(sizes: Sequence[int], batch_size: int) -> int:
-    """Places of a batch for a model whose users hold ``sizes`` samples: at most ``batch_size``, a multiple of 16 below.
+    """Places of a batch of a model whose users hold ``sizes`` samples: its largest batch, up to a multiple of 16.
 
-    A function of the model's own users only: the amount of data somebody else holds must not change its arithmetic.
+    Never above ``batch_size``. A function of the model's own users only: the amount of data somebody else holds must
+    not change its arithmetic.
     """
-    largest = max(sizes)
-    return batch_size if largest >= batch_size else min(batch_size, -(-largest // 16) * 16)
+    full = max(1, min(batch_size, max(sizes)))
+    largest = max(int(np.diff(_cut(size, full)).max()) for size in sizes if size) if any(sizes) else 1
+    return min(batch_size, -(-largest // 16) * 16)
 
 
 def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettings, width: int) -> BatchStream:
@@ -142,7 +144,7 @@ def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettin
     if not own:
         raise InputError(f"the users {list(plan.users)} of a model hold no samples; give them data or drop the row")
     full = _full_batch(own, sizes, settings)
-    cuts = [np.linspace(0, sizes[user], -(-sizes[user] // full) + 1).astype(np.int64) for user in own]
+    cuts = [_cut(sizes[user], full) for user in own]
     turns = max(map(len, cuts)) - 1
     order = [(place, turn) for turn in range(turns) for place in range(len(own)) if turn + 1 < len(cuts[place])]
     index, counts = [], []
@@ -163,6 +165,11 @@ def count_steps(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSetting
     """Return the length of the stream that `plan_batches` gives."""
     full = _full_batch(plan.users, sizes, settings)
     return settings.epochs * sum(-(-sizes[user] // full) for user in plan.users)
+
+
+def _cut(size: int, full: int) -> NDArray[np.int64]:
+    """Cut ``size`` samples into as few batches of at most ``full`` as possible, alike in size; return the borders."""
+    return np.linspace(0, size, -(-size // full) + 1).astype(np.int64)
 
 
 def _full_batch(users: Sequence[int], sizes: Sequence[int], settings: TrainingSettings) -> int:

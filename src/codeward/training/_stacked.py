@@ -91,7 +91,7 @@ class Stack:
             value.copy_(torch.stack([network.get_parameter(name).detach() for network in networks]))
             self.parameters[name] = Parameter(value, grad)
             start = stop
-        self.layers = [self._layer(str(i), layer, generators) for i, layer in enumerate(networks[0].children())]
+        self.layers = [self._layer(name, layer, generators) for name, layer in _swap_pools(networks[0])]
         #: Place of the first layer with weights.
         self.first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, (Convolution, Dense)))
 
@@ -130,6 +130,19 @@ class Stack:
         for place in range(len(self.layers) - 1, self.first - 1, -1):
             grad = self.layers[place].backward(grad, place > self.first)
         return values
+
+
+def _swap_pools(network: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the layers by name, with a ReLU in front of a max-pool moved behind it: the same function and gradient.
+
+    The maximum of a window is positive where one of its values is, and only then is there a gradient; behind the pool
+    the ReLU has a quarter of the work.
+    """
+    layers = list(network.named_children())
+    for place in range(len(layers) - 1):
+        if isinstance(layers[place][1], nn.ReLU) and isinstance(layers[place + 1][1], nn.MaxPool2d):
+            layers[place : place + 2] = layers[place + 1], layers[place]
+    return layers
 
 
 def _is_known(layer: nn.Module) -> bool:
