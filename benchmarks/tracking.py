@@ -1,4 +1,4 @@
-"""Suspects named rightly and wrongly when the evidence of q triggered inputs is pooled, on the CIFAR-10 votes of results/.
+"""Suspects named rightly and wrongly when the evidence of q triggered inputs is pooled, on the votes in results/.
 
 ``python -m benchmarks.tracking [--docs docs]`` prints the table, and writes docs/tracking.md when asked to.
 """
