@@ -15,7 +15,14 @@ from codeward.decoding.soft._evidence import (
     weigh_votes,
 )
 from codeward.decoding.soft._fitting import PATTERN_WEIGHT, PULL, TrainingSet, choose_explanations, fusion_loss
-from codeward.decoding.soft._fusion import list_explanations, log_sum, sum_explanations, weigh_labels
+from codeward.decoding.soft._fusion import (
+    MOST_GROUPS,
+    group_patterns,
+    list_explanations,
+    log_sum,
+    sum_explanations,
+    weigh_labels,
+)
 from codeward.decoding.soft._parameters import ParameterSpace
 
 CODES = {"bcc248": named_code("bcc248"), "toy-d": named_code("toy-d"), "wide": Code(1 - np.eye(40, 5)[::-1])}
@@ -145,6 +152,23 @@ def test_surer_targets_never_count_for_less(seed):
     assert (np.diff(rho[:, : VOTED_KNOTS.size]) >= -1e-12).all()
     assert (np.diff(rho[:, VOTED_KNOTS.size :]) >= -1e-12).all()
     assert rho.shape[1] == VOTED_KNOTS.size + UNVOTED_KNOTS.size
+
+
+@settings(max_examples=50, deadline=None)
+@given(hits=st.lists(st.integers(1, 14), min_size=1, max_size=60), seed=st.integers(0, 10**6))
+def test_patterns_share_a_group_with_equal_or_neighbouring_numbers_of_hits(hits, seed):
+    hits = np.array(hits)
+    weights = np.random.default_rng(seed).random(hits.size)
+    groups = group_patterns(hits, weights)
+    order = np.argsort(hits, kind="stable")
+    assert (np.diff(groups[order]) >= 0).all()
+    assert np.unique(groups).tolist() == list(range(min(np.unique(hits).size, MOST_GROUPS)))
+    assert all(np.unique(groups[hits == number]).size == 1 for number in np.unique(hits))
+
+
+def test_the_lightest_neighbours_are_grouped_first():
+    weights = np.array([0.3, 0.01, 0.02, 0.2, 0.1, 0.2, 0.17])
+    assert group_patterns(np.array([3, 5, 6, 8, 9, 10, 12]), weights).tolist() == [0, 1, 1, 2, 3, 4, 5]
 
 
 def test_patterns_that_hit_every_model_explain_nothing():

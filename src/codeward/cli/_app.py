@@ -12,6 +12,7 @@ from codeward.cli._decode import decode
 from codeward.cli._design import design
 from codeward.cli._inspect import inspect
 from codeward.cli._ledger import ledger_app
+from codeward.cli._report import report
 from codeward.cli._revoke import revoke
 from codeward.cli._run import run
 from codeward.cli._serve import serve
@@ -45,6 +46,7 @@ app.command("run")(run)
 app.add_typer(data_app, name="data")
 app.command("decode")(decode)
 app.command("certify")(certify)
+app.command("report")(report)
 app.command("serve")(serve)
 app.add_typer(ledger_app, name="ledger")
 app.command("revoke")(revoke)

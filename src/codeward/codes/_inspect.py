@@ -21,6 +21,9 @@ from codeward.codes._properties import (
 #: Attacker sets enumerated when no limit is asked for: half a second.
 DEFAULT_SETS = 300_000
 
+#: Seconds for the smallest coalition that hits every model, where it is larger than the sets enumerated.
+COVER_SECONDS = 0.3
+
 Margin = tuple[int | None, ...]
 
 
@@ -119,7 +122,7 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
     if found:
         cover_bound, cover = found.size, found.attackers[0]
     else:
-        cover_bound, cover = find_smallest_cover(distinct)
+        cover_bound, cover = find_smallest_cover(distinct, COVER_SECONDS)
         cover_bound = max(cover_bound, limit + 1)
         if cover_bound < len(cover):
             notes.append(f"detection holds for at least {cover_bound - 1} attackers; {len(cover)} break it")

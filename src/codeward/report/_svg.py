@@ -11,7 +11,29 @@ _ELEMENTS = frozenset(
     {"svg", "g", "defs", "clipPath", "path", "rect", "line", "circle", "polyline", "polygon", "use", "text", "tspan"}
 )
 _ATTRIBUTES = frozenset(
-    "viewBox id d x y x1 y1 x2 y2 r cx cy width height points transform style clip-path href class text-anchor".split()
+    [
+        "viewBox",
+        "id",
+        "d",
+        "x",
+        "y",
+        "x1",
+        "y1",
+        "x2",
+        "y2",
+        "r",
+        "cx",
+        "cy",
+        "width",
+        "height",
+        "points",
+        "transform",
+        "style",
+        "clip-path",
+        "href",
+        "class",
+        "text-anchor",
+    ]
 )
 #: Black text and white ground follow the colour scheme.
 NEUTRALS = {

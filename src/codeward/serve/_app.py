@@ -222,6 +222,8 @@ class _Endpoint:
         if name != "index.html" and name not in _PAGE:
             raise refuse(404, "no such page")
         content = files("codeward.serve").joinpath("page", name).read_bytes()
+        if name == "page.css":  # the look shared with the report comes first
+            content = files("codeward.report").joinpath("look.css").read_bytes() + content
         return Response(content, media_type=_PAGE.get(name, "text/html"), headers={"Cache-Control": "no-cache"})
 
 

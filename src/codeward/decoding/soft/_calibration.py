@@ -125,13 +125,18 @@ def calibration_loss(
     """
     n_classes = truth.shape[1]
     weights, bias = _unpack(parameters, n_classes)
-    log_probabilities = log_softmax(inputs @ weights.T + bias)
+    # Classes first: sums over them then run along the inputs, which is several times as fast.
+    logits = weights @ inputs.T + bias[:, None]
+    logits -= logits.max(axis=0)
+    odds = np.exp(logits)
+    totals = odds.sum(axis=0)
     free = parameters[1:]
-    loss = -float((truth * log_probabilities).sum()) / truth.shape[0] + 0.5 * penalty * float(free @ free)
+    right = float(np.vdot(truth.T, logits)) - float(np.log(totals).sum())
+    loss = -right / truth.shape[0] + 0.5 * penalty * float(free @ free)
     # d loss / d logits = (softmax - truth) / N
-    slope = (np.exp(log_probabilities) - truth) / truth.shape[0]
-    by_weight = slope.T @ inputs
-    gradient = np.concatenate([[np.exp(parameters[0]) * np.trace(by_weight)], by_weight.ravel(), slope.sum(axis=0)])
+    slope = (odds / totals - truth.T) / truth.shape[0]
+    by_weight = slope @ inputs
+    gradient = np.concatenate([[np.exp(parameters[0]) * np.trace(by_weight)], by_weight.ravel(), slope.sum(axis=1)])
     gradient[1:] += penalty * free
     return loss, gradient
 

@@ -16,6 +16,8 @@ from codeward.decoding.soft._parameters import Fusion
 
 #: Floats a chunk of work may hold.
 CHUNK = 4_000_000
+#: Most groups of patterns with exponents of their own: more would be fitted on too few attacks each.
+MOST_GROUPS = 6
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Explanations:
     log_weights : ndarray of float64, shape (P,)
         Log prior, summing to 1 over the kept ones.
     groups : ndarray of int64, shape (P,)
-        Patterns with equally many hit models share a group, 0..J-1 by that number.
+        Patterns with about equally many hit models share a group, 0..J-1 by that number; see `group_patterns`.
     """
 
     sets: AttackerSets
@@ -97,8 +99,34 @@ def list_explanations(code: Code, attackers_prior: NDArray[np.float64]) -> Expla
     if rows.size == 0:
         raise InputError("every attacker of this code hits all models: there is no clean model to recover a label from")
     weights = sets.weights[rows] / sets.weights[rows].sum()
-    _, groups = np.unique(sets.hits[rows], return_inverse=True)
-    return Explanations(sets, rows, sets.bits[rows], np.log(weights), groups.astype(np.int64))
+    return Explanations(sets, rows, sets.bits[rows], np.log(weights), group_patterns(sets.hits[rows], weights))
+
+
+def group_patterns(hits: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Group patterns by their number of hit models, in at most `MOST_GROUPS` groups of neighbouring numbers.
+
+    While there are too many, the two neighbours with the least prior together become one (the first such pair on a
+    tie).
+
+    Parameters
+    ----------
+    hits : ndarray of int64, shape (P,)
+        Hit models of each pattern.
+    weights : ndarray, shape (P,)
+        Prior of each pattern.
+
+    Returns
+    -------
+    ndarray of int64, shape (P,)
+        Group of each pattern, 0..J-1, not decreasing in the number of hit models.
+    """
+    _, groups = np.unique(hits, return_inverse=True)
+    masses = np.bincount(groups, weights=weights)
+    while masses.size > MOST_GROUPS:
+        lightest = int((masses[:-1] + masses[1:]).argmin())
+        groups = groups - (groups > lightest)
+        masses = np.bincount(groups, weights=weights)
+    return groups.astype(np.int64)
 
 
 def weigh_labels(log_posteriors: NDArray[np.float64], fusion: Fusion) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """The inner loops of the score decoder, compiled by numba.
 
-With c_i(l) the clean evidence of model i, r_i(t) its hit evidence under one family, j the group of pattern x (equally
-many hit models) and S the family's success rate, the log joint is
+With c_i(l) the clean evidence of model i, r_i(t) its hit evidence under one family, j the group of pattern x (about
+equally many hit models) and S the family's success rate, the log joint is
 
     L(x, t, f, l) = head(x, f) + sum over i in x of log(S exp(eta_j r_i(t)) + (1 - S) exp(beta_j c_i(l)))
                     + beta_j * sum over i outside x of c_i(l).
@@ -324,9 +324,9 @@ def sum_losses(
                         share = 1.0
                         if patterns[x, i]:
                             lifted = hit_odds[k, f, i]
-                            either = success[f] * lifted + (1.0 - success[f]) * odds[j, i, label]
-                            share = (1.0 - success[f]) * odds[j, i, label] / either
-                            by_success[f] += slope * (lifted - odds[j, i, label]) / either
+                            inverse = 1.0 / (success[f] * lifted + (1.0 - success[f]) * odds[j, i, label])
+                            share = (1.0 - success[f]) * odds[j, i, label] * inverse
+                            by_success[f] += slope * (lifted - odds[j, i, label]) * inverse
                             by_eta[j] += slope * (1.0 - share) * hit[f, i, t]
                             push = slope * (1.0 - share) * eta[j]
                             knot = knots[n, i, t]

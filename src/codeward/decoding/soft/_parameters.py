@@ -20,7 +20,7 @@ class Fusion:
     temperature, leak : float
         T and eps of the clean evidence.
     clean_discounts : ndarray, shape (J + 1,)
-        beta: first of the no-attack hypothesis, then by group of patterns with equally many hit models.
+        beta: first of the no-attack hypothesis, then by group of patterns (`group_patterns`).
     hit_discounts : ndarray, shape (J,)
         eta by group.
     offsets : ndarray, shape (J,)

@@ -1,0 +1,212 @@
+"""The HTML report: what it says is what the records say, and it needs nothing outside itself."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codeward import InputError
+from codeward.codes import Code
+from codeward.decoding import BayesDecoder, load_votes
+from codeward.report import build_report, count_steps, write_report
+from codeward.report._svg import adopt_svg
+from codeward.report._tables import show_number, show_share
+
+STORED = Path(__file__).parents[2] / "results" / "cifar10-iid" / "c"
+VOID = {"meta", "link", "img", "br", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Elements, ids, links and the text; complains about tags that do not nest."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tags, self.ids, self.links, self.text = [], [], [], [], ""
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for key, value in attrs if key == "id"]
+        self.links += [value for key, value in attrs if key in ("src", "href", "srcset", "data", "action")]
+        assert not [key for key, _ in attrs if key.startswith("on")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    from codeward.experiments import load_config, run_experiment
+
+    place = tmp_path_factory.mktemp("report") / "run"
+    settings = ["code.name=d", "training.epochs=2", "training.device=cpu", "repeats=2"]
+    settings += ["attack.attackers=[0,1,3]", "attack.groups=2"]
+    for _ in run_experiment(load_config(None, settings), place):
+        pass
+    return place
+
+
+@pytest.fixture(scope="session")
+def report(folder):
+    return build_report(folder)
+
+
+def test_the_page_nests_and_asks_for_nothing_outside_itself(report):
+    page = Page(report.html)
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert len(page.ids) == len(set(page.ids))
+    assert not {"script", "link", "iframe", "object", "img"} & {tag for tag, _ in page.tags}
+    assert not re.findall(r"url\((?!#)|@import|https?://", report.html)
+
+
+def test_tables_have_captions_and_headers_with_scope_and_scroll_by_themselves(report):
+    page = Page(report.html)
+    tables = [attrs for tag, attrs in page.tags if tag == "table"]
+    assert len(tables) == len([tag for tag, _ in page.tags if tag == "caption"]) == report.html.count('class="scroll"')
+    assert all(attrs.get("scope") in ("col", "row") for tag, attrs in page.tags if tag == "th")
+
+
+def test_the_success_of_the_attack_comes_before_any_accuracy(report):
+    measured = report.html[report.html.index("What was measured") :]
+    assert measured.index("hit models say the target") < measured.index("plurality right")
+
+
+def test_cells_past_what_the_code_corrects_are_marked(report):
+    assert report.run.inspection.correct == 2
+    assert '3 <span class="past">' in report.html
+    assert '1 <span class="past">' not in report.html
+
+
+def test_the_area_under_the_curve_counts_pairs_of_the_vote_files(report, folder):
+    code = Code.load(folder / "code.json")
+    clean, triggered = (
+        load_votes(folder / "votes" / f"repeat1-attackers1-{name}.npz") for name in ("clean", "triggered1")
+    )
+    decoder = BayesDecoder(code, clean.confusion)  # the defaults are the configuration's
+    low, high = (decoder.decode(part.votes).attack_probability for part in (clean, triggered))
+    won = (high[:, None] > low).mean() + (high[:, None] == low).mean() / 2
+    values = report.to_json()["auc"]["1"]
+    assert len(values) == 4  # two repeats of two groups
+    assert values[3] == pytest.approx(won, abs=1e-12)
+
+
+def test_the_certified_curve_starts_at_the_recorded_accuracy_of_the_plurality_vote(report):
+    clean = [record["figures"]["clean"]["all"]["plurality"] for record in report.run.cells[0]]
+    share = sum(cell["count"] for cell in clean) / sum(cell["of"] for cell in clean)
+    curve = report.curves["plurality vote"].accuracy
+    assert curve[0] == pytest.approx(share)
+    assert (np.diff(curve) <= 0).all()
+
+
+def test_the_same_folder_gives_the_same_bytes(report, folder):
+    assert build_report(folder).html == report.html
+
+
+def test_several_repeats_give_mean_and_sample_deviation_and_one_gives_counts():
+    shares = [{"count": 1, "of": 4}, {"count": 3, "of": 4}]
+    assert show_share(shares[:1]) == "25.0%<small>1 of 4</small>"
+    assert show_share(shares) == "50.0% ± 35.4<small>2 times 4</small>"
+    assert show_share([{"count": 0, "of": 0}]) == "none"
+    assert show_number([1.0, 3.0]) == "2.00 ± 1.41"
+
+
+def test_text_of_the_folder_is_escaped(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("store", "votes"))
+    for file in (copy / "records").glob("*.json"):
+        record = json.loads(file.read_text())
+        record["config"]["dataset"] = "<script>alert(1)</script>"
+        record["versions"]["numpy"] = "<img src=x onerror=alert(1)>"
+        file.write_text(json.dumps(record))
+    html = build_report(copy).html
+    Page(html)
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;img src=x" in html
+
+
+def test_without_vote_files_the_page_says_what_is_missing(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("store", "votes"))
+    made = build_report(copy)
+    assert made.detections == []
+    assert made.curves == {}
+    assert "No vote files of attacked models" in made.html
+
+
+def test_without_matplotlib_the_figures_stay_and_the_page_says_why_there_are_no_plots(folder, report, monkeypatch):
+    monkeypatch.setattr("codeward.report._html.find_spec", lambda name: None)
+    made = build_report(folder)
+    assert made.to_json()["auc"] == report.to_json()["auc"]
+    assert "matplotlib is missing" in made.html
+    Page(made.html)
+
+
+def test_a_picture_from_the_folder_brings_no_scripts_and_no_outside_links():
+    text = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:x="http://www.w3.org/1999/xlink" viewBox="0 0 9 9" onload="a()">'
+        '<script>a()</script><style>*{color:red}</style><a x:href="javascript:a()"><rect/></a>'
+        '<image x:href="http://x/y.png"/><use x:href="http://x/y.svg#a"/><use x:href="#a"/>'
+        '<path id="a" d="M0 0" style="fill: #000000; clip-path: url(#c)" onclick="a()"/>'
+        '<path style="fill: url(http://x/y)"/><path style="fill: u\\72l(http://x/y)"/><text>a &lt;b&gt;</text></svg>'
+    )
+    html = adopt_svg(text, "p-", "a <picture>")
+    for bad in ("script", "style>", "http", "javascript", "onload", "onclick", "image"):
+        assert bad not in html
+    assert '<use href="#p-a">' in html
+    assert 'id="p-a"' in html
+    assert "fill: currentColor; clip-path: url(#p-c)" in html
+    assert "a &lt;b&gt;" in html
+    assert 'aria-label="a &lt;picture&gt;"' in html
+
+
+@pytest.mark.parametrize("text", ["", "<p/>", '<!DOCTYPE a [<!ENTITY b "c">]><svg viewBox="0 0 1 1">&b;</svg>'])
+def test_what_is_no_picture_is_refused(text):
+    with pytest.raises(InputError):
+        adopt_svg(text, "p-", "")
+
+
+def test_progress_adds_up(folder):
+    class Count:
+        done = 0.0
+
+        def advance(self, amount=1, note=""):
+            self.done += amount
+
+    count = Count()
+    build_report(folder, count)
+    assert count.done == count_steps(folder)
+
+
+def test_records_of_another_code_are_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("store", "votes"))
+    Code(np.eye(6, 12, dtype=int) | np.eye(6, 12, 6, dtype=int)).save(copy / "code.json")
+    with pytest.raises(InputError, match="not the code of the records"):
+        build_report(copy)
+
+
+def test_records_of_two_configurations_are_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("store", "votes"))
+    file = copy / "records" / "repeat1-attackers1.json"
+    file.write_text(file.read_text().replace('"config_digest": "', '"config_digest": "0'))
+    with pytest.raises(InputError, match="different configurations"):
+        build_report(copy)
+
+
+@pytest.mark.skipif(not STORED.is_dir(), reason="the stored results are not part of this checkout")
+def test_stored_results_without_scores_and_plots_are_reported(tmp_path):
+    made = write_report(STORED, tmp_path / "c.html")
+    page = Page((tmp_path / "c.html").read_text(encoding="utf-8"))
+    record = json.loads((STORED / "records" / "repeat0-attackers3.json").read_text())
+    counted = record["figures"]["groups"][0]["triggered"]["other_labels"]["bayes"]
+    assert f"{counted['count']:,} of {counted['of']:,}" in page.text
+    assert "Who holds what" not in page.text
+    assert set(made.to_json()["auc"]) == {"1", "2", "3"}
