@@ -4,6 +4,7 @@ from codeward.experiments._config import FRACTIONS, RunConfig, load_config
 from codeward.experiments._records import load_record, load_records, rate
 from codeward.experiments._revocation import Outlook, Revocation, foresee_revocation, load_revocation
 from codeward.experiments._runner import RunFolder, run_experiment
+from codeward.experiments._served import ServedRun, load_served
 from codeward.experiments._setting import deal_data, load_pair
 from codeward.experiments._unlearning import name_output, revoke_users
 
@@ -13,6 +14,7 @@ __all__ = [
     "Revocation",
     "RunConfig",
     "RunFolder",
+    "ServedRun",
     "deal_data",
     "foresee_revocation",
     "load_config",
@@ -20,6 +22,7 @@ __all__ = [
     "load_record",
     "load_records",
     "load_revocation",
+    "load_served",
     "name_output",
     "rate",
     "revoke_users",

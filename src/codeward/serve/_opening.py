@@ -11,7 +11,7 @@ from codeward._errors import InputError
 from codeward.codes import inspect
 from codeward.data import Samples, render
 from codeward.decoding import BayesDecoder
-from codeward.experiments._served import ServedRun, load_served
+from codeward.experiments import ServedRun, load_served
 from codeward.serve._cell import RunCell, find_cell
 from codeward.serve._evidence import Examiner
 from codeward.serve._guard import Guard
