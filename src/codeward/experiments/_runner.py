@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,8 +118,43 @@ def train_cells(setting: Setting, sizes: Sequence[int], store: ModelStore, progr
 
 def _run_cell(setting: Setting, n_attackers: int, ensemble: Ensemble, place: RunFolder) -> None:
     """Ask, decode and count for one number of attackers of one repeat; write its vote files and (last) its record."""
-    config, code, repeat = setting.config, setting.code, setting.repeat
-    begin = time.perf_counter()
+    config, begin = setting.config, time.perf_counter()
+    columns = {user: user for user in range(config.users)}
+    counted = count_cell(setting, n_attackers, ensemble, place, setting.code, columns)
+    save_record(
+        {
+            "repeat": setting.repeat,
+            "n_attackers": n_attackers,
+            "seed": config.seed,
+            "config": config.model_dump(mode="json"),
+            "config_digest": config.digest,
+            "training": json.loads(setting.training.to_json()),
+            **counted,
+            "seconds": round(time.perf_counter() - begin, 3),
+        },
+        place.record(setting.repeat, n_attackers),
+    )
+
+
+def count_cell(
+    setting: Setting, n_attackers: int, ensemble: Ensemble, place: RunFolder, code: Code, columns: Mapping[int, int]
+) -> dict[str, Any]:
+    """Ask the models of a cell, write their vote files, and return what they say in a record.
+
+    Parameters
+    ----------
+    setting : Setting
+        Its users are numbered as in the data, its code may be an earlier one.
+    n_attackers : int
+    ensemble : Ensemble
+        The sub-models of ``code``.
+    place : RunFolder
+        Gets the vote files.
+    code : Code
+    columns : mapping of int to int
+        The column of each user that ``code`` still has; attackers without one count as gone.
+    """
+    config, repeat = setting.config, setting.repeat
 
     # 1. Ask every model about clean inputs.
     validation = _ask(ensemble, setting.validation)
@@ -135,47 +170,36 @@ def _run_cell(setting: Setting, n_attackers: int, ensemble: Ensemble, place: Run
         success_rate=config.decoder.success_rate,
         attackers_prior=(1 / size,) * size,
     )
-    figures: dict[str, Any] = {"clean": measure_labels(decoder, clean, None)[0]}
+    figures: dict[str, Any] = {"clean": measure_labels(decoder, clean, None)[0], "groups": []}
     for name, answers in (("validation", validation), ("clean", clean)):
         _save(place.votes(repeat, n_attackers, name), answers, confusion)
 
-    # 3. The same on triggered inputs, for each group of attackers.
-    figures["groups"] = []
+    # 3. The same on triggered inputs, for each group of attackers; one that is all gone still has its trigger tried.
     groups = draw_attack(setting, n_attackers)
     for number, group in enumerate(groups):
         places = [config.seed, repeat, int(Draw.TRIGGER)]
         triggered = _ask(ensemble, trigger_inputs(setting.evaluation, group, seed=places))
         counts, decoded = measure_labels(decoder, triggered, group.target)
+        left = tuple(columns[user] for user in group.attackers if user in columns)
         figures["groups"].append(
             {
-                "attackers": list(group.attackers),
+                "attackers": list(left),
                 "target": group.target,
-                "success": measure_success(code, group.attackers, group.target, triggered),
+                "success": measure_success(code, left, group.target, triggered),
                 "triggered": counts,
-                "tracking": measure_tracking(decoded, group.attackers),
+                "tracking": measure_tracking(decoded, left),
             }
         )
         name = "triggered" if len(groups) == 1 else f"triggered{number}"
         _save(place.votes(repeat, n_attackers, name), triggered, confusion)
-
-    save_record(
-        {
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "repeat": repeat,
-            "n_attackers": n_attackers,
-            "seed": config.seed,
-            "config": config.model_dump(mode="json"),
-            "config_digest": config.digest,
-            "code_digest": code.digest,
-            "training": json.loads(setting.training.to_json()),
-            "code": {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight},
-            **describe_machine(str(ensemble.device)),
-            "work": {"models": code.n_models, "trained": ensemble.trained, "reused": ensemble.reused},
-            "seconds": round(time.perf_counter() - begin, 3),
-            "figures": figures,
-        },
-        place.record(repeat, n_attackers),
-    )
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "code_digest": code.digest,
+        "code": {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight},
+        **describe_machine(str(ensemble.device)),
+        "work": {"models": code.n_models, "trained": ensemble.trained, "reused": ensemble.reused},
+        "figures": figures,
+    }
 
 
 def draw_attack(setting: Setting, n_attackers: int) -> list[AttackGroup]:

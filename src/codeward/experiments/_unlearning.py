@@ -4,7 +4,6 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ import torch
 
 from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
-from codeward.attacks import poison_users, trigger_inputs
-from codeward.decoding import BayesDecoder, estimate_confusion
+from codeward.attacks import poison_users
 from codeward.experiments._config import RunConfig, load_config
-from codeward.experiments._measure import measure_labels, measure_success, measure_tracking
-from codeward.experiments._records import describe_machine, load_record, load_records, save_record
+from codeward.experiments._records import load_record, load_records, save_record
 from codeward.experiments._revocation import FILE, Outlook, Revocation, load_revocation
-from codeward.experiments._runner import RunFolder, _ask, _model_seed, _save, draw_attack
+from codeward.experiments._runner import RunFolder, _model_seed, count_cell, draw_attack
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
 from codeward.training import Ensemble, ModelStore, train_ensemble
 
@@ -144,46 +141,8 @@ def _recount(
     setting: Setting, n_attackers: int, revocation: Revocation, ensemble: Ensemble, place: RunFolder
 ) -> dict[str, Any]:
     """Ask the new models, write their votes, and return what changes in the record."""
-    config, repeat, code = setting.config, setting.repeat, revocation.code
-    validation, clean = _ask(ensemble, setting.validation), _ask(ensemble, setting.evaluation)
-    confusion = estimate_confusion(validation.votes, validation.labels, setting.n_classes)
-    size = config.decoder.max_attackers + 1
-    decoder = BayesDecoder(
-        code,
-        confusion,
-        attack_rate=config.decoder.attack_rate,
-        success_rate=config.decoder.success_rate,
-        attackers_prior=(1 / size,) * size,
-    )
-    figures: dict[str, Any] = {"clean": measure_labels(decoder, clean, None)[0], "groups": []}
-    for name, answers in (("validation", validation), ("clean", clean)):
-        _save(place.votes(repeat, n_attackers, name), answers, confusion)
-    groups = draw_attack(setting, n_attackers)
-    for number, group in enumerate(groups):
-        places = [config.seed, repeat, int(Draw.TRIGGER)]
-        triggered = _ask(ensemble, trigger_inputs(setting.evaluation, group, seed=places))
-        counts, decoded = measure_labels(decoder, triggered, group.target)
-        # Attackers as columns of what is left; the trigger of a group that is all revoked is still tried.
-        left = tuple(revocation.columns.index(user) for user in group.attackers if user in revocation.columns)
-        gone = [user for user in group.attackers if user in revocation.revoked]
-        figures["groups"].append(
-            {
-                "attackers": list(left),
-                "revoked": revocation.names(gone),
-                "target": group.target,
-                "success": measure_success(code, left, group.target, triggered),
-                "triggered": counts,
-                "tracking": measure_tracking(decoded, left),
-            }
-        )
-        name = "triggered" if len(groups) == 1 else f"triggered{number}"
-        _save(place.votes(repeat, n_attackers, name), triggered, confusion)
-    return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "code_digest": code.digest,
-        "code": {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight},
-        **describe_machine(str(ensemble.device)),
-        "work": {"models": code.n_models, "trained": ensemble.trained, "reused": ensemble.reused},
-        "figures": figures,
-        "revoked": {"users": revocation.names(revocation.revoked), "state": revocation.digest},
-    }
+    columns = {user: column for column, user in enumerate(revocation.columns)}
+    counted = count_cell(setting, n_attackers, ensemble, place, revocation.code, columns)
+    for figures, group in zip(counted["figures"]["groups"], draw_attack(setting, n_attackers), strict=True):
+        figures["revoked"] = revocation.names([user for user in group.attackers if user not in columns])
+    return {**counted, "revoked": {"users": revocation.names(revocation.revoked), "state": revocation.digest}}
