@@ -9,7 +9,7 @@ import argparse
 import platform
 import time
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
 from pathlib import Path
 
@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._files import write_text_atomic
-from codeward.codes import Code
-from codeward.decoding import BayesDecoder, estimate_confusion
+from codeward.codes import Code, named_code
+from codeward.decoding import BayesDecoder, estimate_confusion, load_votes
 
 CLASSES = 10
+REAL = Path(__file__).parent.parent / "results" / "cifar10-iid"
 INPUTS = 5_000
 #: Inputs the baseline is timed on; its time is linear in their number.
 BASELINE_INPUTS = 150
@@ -57,14 +58,6 @@ def draw_code(rng: np.random.Generator, n_models: int, n_users: int, density: fl
     matrix[np.arange(n_models), rng.integers(0, n_users, n_models)] = True
     matrix[rng.integers(0, n_models, n_users), np.arange(n_users)] = True
     return Code(matrix)
-
-
-def paper_code() -> Code:
-    """Code (c) of the paper: all 15 rows of 6 columns with 4 zeros, columns repeated to 12 users."""
-    rows = np.ones((15, 6), dtype=int)
-    for row, zeros in enumerate(combinations(range(6), 4)):
-        rows[row, list(zeros)] = 0
-    return Code(np.tile(rows, 2))
 
 
 def draw_votes(
@@ -117,23 +110,34 @@ def compare(rng: np.random.Generator) -> list[str]:
         "| code | votes | distinct | printed formula, s | BayesDecoder, s | ratio |",
         "|---|---|---|---|---|---|",
     ]
-    codes = {"paper's (c), n = 12": paper_code(), "random, n = 16": draw_code(rng, 15, 16, 0.5)}
+    codes = {"paper's (c), n = 12": named_code("c"), "random, n = 16": draw_code(rng, 15, 16, 0.5)}
     for name, code in codes.items():
         realistic, _, confusion = draw_votes(rng, code, INPUTS, 0.87, 1 / 3)
         unlike, unlike_confusion = distinct_votes(rng, code)
-        for kind, votes, matrices in (("realistic", realistic, confusion), ("all distinct", unlike, unlike_confusion)):
-            sample = rng.permutation(INPUTS)[:BASELINE_INPUTS]
-            decoder = BayesDecoder(code, matrices)
-            fast = decoder.decode(votes)  # also compiles, and builds the tables
-            slow = decode_as_printed(code, matrices, votes[sample])
-            assert np.allclose([a[1] for a in slow], fast.attack_probability[sample], atol=1e-9)
-            assert np.allclose([a[3] for a in slow], fast.user_probability[sample], atol=1e-9)
-            before = best_time(lambda: decode_as_printed(code, matrices, votes[sample]), 2)  # noqa: B023
-            before *= INPUTS / BASELINE_INPUTS
-            after = best_time(lambda: decoder.decode(votes), 5)  # noqa: B023
-            count = len(np.unique(votes, axis=0))
-            lines.append(f"| {name} | {kind} | {count:,} | {before:.1f} | {after:.3f} | {before / after:.0f} |")
+        lines.append(race(rng, f"{name} | simulated", code, realistic, confusion))
+        lines.append(race(rng, f"{name} | simulated, all distinct", code, unlike, unlike_confusion))
+    for name, inputs in product(("c", "d"), ("attackers0-clean", "attackers2-triggered")):
+        folder = REAL / name
+        real = load_votes(folder / "votes" / f"repeat0-{inputs}.npz")
+        assert real.confusion is not None
+        title = f"paper's ({name}), n = 12 | CIFAR-10, {inputs.replace('attackers', '').replace('-', ' attackers, ')}"
+        lines.append(race(rng, title, Code.load(folder / "code.json"), real.votes, np.asarray(real.confusion, float)))
     return lines
+
+
+def race(
+    rng: np.random.Generator, title: str, code: Code, votes: NDArray[np.int64], confusion: NDArray[np.float64]
+) -> str:
+    """One row: both sides on the same votes, after a check that they agree."""
+    sample = rng.permutation(len(votes))[:BASELINE_INPUTS]
+    decoder = BayesDecoder(code, confusion)
+    fast = decoder.decode(votes)  # also compiles, and builds the tables
+    slow = decode_as_printed(code, confusion, votes[sample])
+    assert np.allclose([a[1] for a in slow], fast.attack_probability[sample], atol=1e-9)
+    assert np.allclose([a[3] for a in slow], fast.user_probability[sample], atol=1e-9)
+    before = best_time(lambda: decode_as_printed(code, confusion, votes[sample]), 2) * len(votes) / BASELINE_INPUTS
+    after = best_time(lambda: decoder.decode(votes), 5)
+    return f"| {title} | {len(np.unique(votes, axis=0)):,} | {before:.1f} | {after:.3f} | {before / after:.0f} |"
 
 
 def grow(rng: np.random.Generator) -> tuple[list[str], list[tuple[int, int, float]]]:
@@ -200,15 +204,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 PAGE = """# Speed of the Bayes decoder
 
-Written by `python -m benchmarks.decode --docs docs` ({machine}, one thread, other work going on: times are noisy); run
-it again for your machine. All votes are simulated (see the module): 10 classes, inputs of differing difficulty, a third
+Written by `python -m benchmarks.decode --docs docs` ({machine}, one thread); run
+it again for your machine. Simulated votes (see the module): 10 classes, inputs of differing difficulty, a third
 of them triggered by up to k users; confusion matrices estimated on {inputs:,} clean inputs unless stated.
 
 ## Against the printed formula
 
 The baseline is the paper's formula in vectorised NumPy: every attacker set, target and label of an input in one
 expression. It is timed on {sample} inputs and scaled to {inputs:,} (it is linear in them); BayesDecoder is timed on all
-{inputs:,}, the search for distinct vote vectors included. k <= 3, 15 models. Both give label, attack probability, most
+{inputs:,}, the search for distinct vote vectors included. k <= 3, 15 models (code d: 6). Real votes are those of
+`results/cifar10-iid`. Both give label, attack probability, most
 probable attackers and user probabilities, and agree to 1e-9 (asserted in the run).
 
 {ratios}
