@@ -68,7 +68,7 @@ def test_bit_codes_tell_single_users_apart_with_the_fewest_rows(n_users):
     assert find_twin_break(enumerate_patterns(code, 1)) is None
 
 
-@pytest.mark.parametrize(("n_users", "k"), [(9, 2), (16, 2), (25, 2), (27, 1), (30, 3), (4, 3)])
+@pytest.mark.parametrize(("n_users", "k"), [(9, 2), (16, 2), (25, 2), (27, 1), (30, 3), (4, 3), (16, 3), (64, 2), (8, 2)])
 def test_kautz_singleton_matrices_are_disjunct(n_users, k):
     code = kautz_singleton_code(n_users, k)
     assert find_twin_break(enumerate_patterns(code, k)) is None
@@ -104,6 +104,8 @@ NAMED = [
     ("e", 15, 12, 4, 2, 2, 1),
     ("f", 6, 12, 6, 1, 0, 0),
     ("g", 6, 16, 11, 1, 1, 1),
+    ("h16", 16, 16, 4, 3, 3, 2),
+    ("btc3416", 16, 16, 4, 4, 3, 3),
     ("bcc248", 6, 8, 4, 2, 2, 0),
     ("toy-a", 3, 6, 2, 2, 1, 0),
     ("toy-b", 4, 6, 3, 1, 1, 0),

@@ -61,6 +61,11 @@ def test_the_digest_changes_with_whatever_decides_the_figures(override):
     assert load_config(None, [override]).digest != load_config().digest
 
 
+@pytest.mark.parametrize("override", ["repeats=7", "attack.attackers=[0,2]", "data_dir=elsewhere", "store=elsewhere"])
+def test_a_run_may_grow_and_move_without_becoming_another(override):
+    assert load_config(overrides=[override]).digest == load_config().digest
+
+
 def test_the_poisoned_fraction_is_filled_in_by_data_set_and_kept_when_given():
     assert load_config().attack.fraction == FRACTIONS["digits"] == 0.5
     for dataset in ("mnist", "fashion-mnist", "cifar10", "mine.npz", "digits.npz"):

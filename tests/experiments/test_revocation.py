@@ -23,7 +23,7 @@ from codeward.experiments import (
     run_experiment,
 )
 from codeward.experiments._revocation import Revocation
-from codeward.experiments._runner import _model_seed
+from codeward.experiments._runner import model_seed
 from codeward.experiments._setting import prepare_setting
 from codeward.training import ModelStore, drop_users, plan_models, train_ensemble
 
@@ -98,7 +98,7 @@ def test_retrained_models_are_those_of_a_training_that_never_had_the_user(run_fo
     users = list(setting.users)
     users[4] = replace(users[4], images=255 - users[4].images)
     store = ModelStore(tmp_path / "fresh")
-    train_ensemble(users, Code(matrix), setting.training, _model_seed(setting), store, "cpu", config.training.engine)
+    train_ensemble(users, Code(matrix), setting.training, model_seed(setting), store, "cpu", config.training.engine)
     fresh = {tuple(entry["about"]["users"]): entry for entry in list_models_in(tmp_path / "fresh")}
     clean = [entry for entry in list_models(output).values() if tuple(entry["about"]["users"]) in fresh]
     same = [entry for entry in clean if entry["sha256"] == fresh[tuple(entry["about"]["users"])]["sha256"]]

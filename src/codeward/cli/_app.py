@@ -10,9 +10,11 @@ from codeward.cli._certify import certify
 from codeward.cli._data import data_app
 from codeward.cli._decode import decode
 from codeward.cli._design import design
+from codeward.cli._federate import federate_app
 from codeward.cli._inspect import inspect
 from codeward.cli._ledger import ledger_app
 from codeward.cli._report import report
+from codeward.cli._reproduce import reproduce
 from codeward.cli._revoke import revoke
 from codeward.cli._run import run
 from codeward.cli._serve import serve
@@ -46,9 +48,11 @@ app.command("run")(run)
 app.add_typer(data_app, name="data")
 app.command("decode")(decode)
 app.command("certify")(certify)
+app.command("reproduce")(reproduce)
 app.command("report")(report)
 app.command("serve")(serve)
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(federate_app, name="federate")
 app.command("revoke")(revoke)
 
 

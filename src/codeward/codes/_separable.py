@@ -4,6 +4,7 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward.codes._code import Code
+from codeward.codes._fields import make_field, split_prime_power
 from codeward.codes._patterns import enumerate_patterns
 from codeward.codes._properties import find_twin_break
 
@@ -20,16 +21,16 @@ def bit_code(n_users: int) -> Code:
 def kautz_singleton_code(n_users: int, n_attackers: int) -> Code:
     r"""Build a k-disjunct (hence k-separable) matrix from a Reed-Solomon code (Kautz and Singleton, 1964).
 
-    A prime q, polynomials of degree below :math:`\kappa` over :math:`\mathbb{F}_q` evaluated at
+    A prime power q, polynomials of degree below :math:`\kappa` over :math:`\mathbb{F}_q` evaluated at
     :math:`L = k(\kappa-1)+1 \le q` points, each symbol written as a unit vector of length q: two columns share at most
-    :math:`\kappa - 1` ones, so k columns cannot cover another. Rows: qL, the fewest over the primes that fit.
+    :math:`\kappa - 1` ones, so k columns cannot cover another. Rows: qL, the fewest over the prime powers that fit.
 
-    Not implemented: prime powers (primes lose little at these sizes).
+    Not implemented: the point at infinity (L = q + 1).
     """
     if n_users < 1 or n_attackers < 1:
         raise InputError(f"users and attackers must be at least 1, got {n_users} and {n_attackers}")
     best: tuple[int, int, int] | None = None
-    for q in _primes(max(4 * n_users, 64)):
+    for q in filter(split_prime_power, range(2, max(4 * n_users, 64))):
         degree = 1
         while q**degree < n_users:
             degree += 1
@@ -37,13 +38,15 @@ def kautz_singleton_code(n_users: int, n_attackers: int) -> Code:
         if points <= q:
             best = min(best or (q * points, q, degree), (q * points, q, degree))
         if degree == 1:
-            break  # larger primes only add rows
+            break  # larger fields only add rows
     assert best is not None  # degree 1 always fits: one point, q >= n
     _, q, degree = best
     points = n_attackers * (degree - 1) + 1
     coefficients = (np.arange(n_users)[:, None] // q ** np.arange(degree)[None, :]) % q
-    powers = np.vander(np.arange(points), degree, increasing=True) % q
-    symbols = coefficients @ powers.T % q  # (n, L)
+    field, at = make_field(q), np.arange(points)
+    symbols = np.zeros((n_users, points), dtype=np.int64)
+    for i in reversed(range(degree)):  # Horner: f(x) = a_0 + x (a_1 + x (...))
+        symbols = field.plus[coefficients[:, i, None], field.times[symbols, at]]
     matrix = (symbols.T[:, None, :] == np.arange(q)[None, :, None]).reshape(points * q, n_users)
     used = matrix[matrix.any(axis=1)]  # with n < q^degree some symbols never occur
     return Code(used, construction=f"Kautz-Singleton, q={q}, length {points}")
@@ -81,12 +84,3 @@ def stack_codes(top: Code, bottom: Code) -> Code:
     return Code(
         np.vstack([top.matrix, bottom.matrix]), top.users, construction=f"{top.construction} over {bottom.construction}"
     )
-
-
-def _primes(limit: int) -> list[int]:
-    sieve = np.ones(limit + 1, dtype=bool)
-    sieve[:2] = False
-    for p in range(2, int(limit**0.5) + 1):
-        if sieve[p]:
-            sieve[p * p :: p] = False
-    return [int(p) for p in np.flatnonzero(sieve)]

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from codeward._errors import InputError
 from codeward.attacks import FRACTION
+from codeward.training import check_address
 
 #: Share of an attacker's data that is poisoned, where the paper's 5% (`codeward.attacks.FRACTION`) is too little.
 #: An attacker of digits holds about 105 images; 5% of them, 5 images, plant a trigger that hit models obey on 40% of
@@ -136,6 +137,14 @@ class RunConfig(_Section):
     store: Path | None = Field(
         default=None, description="Model store to share between runs; the run folder's own by default."
     )
+    cluster: str | None = Field(
+        default=None, description="Ray cluster to train on: local, auto or HOST:PORT; without one, this process trains."
+    )
+
+    @field_validator("cluster")
+    @classmethod
+    def _cluster_is_an_address(cls, address: str | None) -> str | None:
+        return address if address is None else check_address(address)
 
     @model_validator(mode="after")
     def _fits(self) -> "RunConfig":
@@ -156,8 +165,13 @@ class RunConfig(_Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything that decides the figures; where data and models are kept does not."""
-        content = self.model_dump(mode="json", exclude={"data_dir", "store"})
+        """SHA-256 of everything that decides the figures of a cell.
+
+        Where data and models are kept and trained does not, nor which cells there are (repeats, numbers of attackers):
+        a run may grow.
+        """
+        elsewhere: Any = {"data_dir": True, "store": True, "cluster": True, "repeats": True, "attack": {"attackers"}}
+        content = self.model_dump(mode="json", exclude=elsewhere)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def to_yaml(self) -> str:

@@ -1,4 +1,4 @@
-"""Train under attack, ask the models, decode, and count: the figures of one record."""
+"""Decode votes and count: the figures of one record."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +16,15 @@ ALARM = 0.5
 
 @dataclass(frozen=True)
 class Answers:
-    """What the m sub-models say, as scores (log-probabilities) and votes.
+    """What the m sub-models say.
 
     Attributes
     ----------
-    scores : ndarray of float32, shape (N, m, c)
     votes : ndarray of int64, shape (N, m)
     labels : ndarray of int64, shape (N,)
         True labels.
     """
 
-    scores: NDArray[np.float32]
     votes: NDArray[np.int64]
     labels: NDArray[np.int64]
 

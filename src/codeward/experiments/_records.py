@@ -7,13 +7,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from codeward import __version__
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
 
 #: Changes when a reader of older records would misread newer ones.
 FORMAT = "codeward-record/1"
 
-_PACKAGES = ("codeward", "numpy", "scipy", "numba", "torch", "scikit-learn")
+_PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn")
 
 
 def share(count: int, total: int) -> dict[str, int]:
@@ -28,7 +29,8 @@ def rate(figure: dict[str, int]) -> float:
 
 def describe_machine(device: str) -> dict[str, Any]:
     """Return versions and hardware, for the record."""
-    versions = {"python": platform.python_version()}
+    # Not from the package's metadata: a tree that was copied somewhere has none.
+    versions = {"python": platform.python_version(), "codeward": __version__}
     for package in _PACKAGES:
         try:
             versions[package] = version(package)

@@ -13,10 +13,12 @@ import torch
 from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
 from codeward.attacks import poison_users
+from codeward.experiments._cells import count_cell, draw_attack
 from codeward.experiments._config import RunConfig, load_config
+from codeward.experiments._folder import RunFolder
 from codeward.experiments._records import load_record, load_records, save_record
 from codeward.experiments._revocation import FILE, Outlook, Revocation, load_revocation
-from codeward.experiments._runner import RunFolder, _model_seed, count_cell, draw_attack
+from codeward.experiments._runner import model_seed
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
 from codeward.training import Ensemble, ModelStore, train_ensemble
 
@@ -132,7 +134,7 @@ def _train_without(
     users = poison_users(setting.users, groups, seed=[config.seed, setting.repeat, int(Draw.POISON)])
     for user in revocation.revoked:
         users[user] = users[user].take(np.zeros(0, dtype=np.int64))
-    seed = _model_seed(setting)
+    seed = model_seed(setting)
     engine = config.training.engine
     return train_ensemble(users, revocation.plans(seed), setting.training, seed, store, device, engine, progress)
 

@@ -3,6 +3,7 @@
 from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
 from codeward.training._ensemble import Ensemble, vote
 from codeward.training._plan import BatchStream, ModelPlan, drop_users, plan_batches, plan_models
+from codeward.training._ray import Cluster, check_address
 from codeward.training._settings import PRESETS, TrainingSettings
 from codeward.training._store import ModelStore, model_key
 from codeward.training._train import train_ensemble, train_ensembles
@@ -11,11 +12,13 @@ __all__ = [
     "ARCHITECTURES",
     "PRESETS",
     "BatchStream",
+    "Cluster",
     "Ensemble",
     "ModelPlan",
     "ModelStore",
     "TrainingSettings",
     "build_network",
+    "check_address",
     "drop_users",
     "fingerprint",
     "model_key",

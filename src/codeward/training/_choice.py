@@ -1,12 +1,16 @@
 """Which engine trains an architecture on a device: a fixed rule, so that the choice never changes a model's bytes."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
 from codeward._errors import InputError
 from codeward.training._architectures import Shape
 from codeward.training._dropout import draws_globally
-from codeward.training._stacked import count_multiplications, is_stackable
+from codeward.training._jobs import Job, Workshop
+from codeward.training._loop import train_loop
+from codeward.training._stacked import count_multiplications, is_stackable, train_stacked
 
 ENGINES = ("auto", "loop", "stacked", "lanes")
 
@@ -39,3 +43,13 @@ def choose_engine(network: nn.Module, shape: Shape, device: torch.device, engine
     if device.type == "cuda":
         return "loop" if draws_globally(network, shape) else "lanes"
     return "stacked" if stackable and count_multiplications(network, shape) <= STACKED_LIMIT else "loop"
+
+
+def run_engine(engine: str, jobs: Sequence[Job], shop: Workshop) -> None:
+    """Train jobs with the engine that `choose_engine` named."""
+    if engine == "lanes":
+        from codeward.training._lanes import train_lanes
+
+        train_lanes(jobs, shop)
+    else:
+        {"loop": train_loop, "stacked": train_stacked}[engine](jobs, shop)

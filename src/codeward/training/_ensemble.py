@@ -1,13 +1,14 @@
 """The trained sub-models of a code and what they say about inputs."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from codeward._errors import InputError
 from codeward.data import Samples
@@ -72,45 +73,69 @@ class Ensemble:
         its key and the digest of the samples and read from there the next time. A model whose training diverged gives
         NaN; `vote` says how it counts.
         """
-        digest = samples.digest()
-        found: dict[str, NDArray[np.float32]] = {}
-        for key in dict.fromkeys(self.keys):
-            kept = self._store.load_scores(key, digest) if self._store else None
-            if kept is not None:
-                found[key] = kept
-        missing = [i for i, key in enumerate(self.keys) if key not in found and self.keys.index(key) == i]
+        return self.score_all([samples])[0]
+
+    def score_all(self, sets: Sequence[Samples]) -> list[NDArray[np.float32]]:
+        """Return `scores` for several sets of samples; each model is loaded once for all of them."""
+        digests = [samples.digest() for samples in sets]
+        found: dict[tuple[str, str], NDArray[np.float32]] = {}
+        missing: dict[int, list[int]] = {}  # model -> sets it has not been asked about
+        for model, key in enumerate(self.keys):
+            for number, digest in enumerate(digests):
+                if (key, digest) in found or self.keys.index(key) < model or digest in digests[:number]:
+                    continue
+                kept = self._store.load_scores(key, digest) if self._store else None
+                if kept is None:
+                    missing.setdefault(model, []).append(number)
+                else:
+                    found[key, digest] = kept
         if missing:
-            resident = ResidentSamples([samples], self.settings, self.device)
-            tasks: list[Callable[[], None]] = [partial(self._score, i, resident, digest, found) for i in missing]
-            on_gpu = self.device.type != "cpu"
-            run_in_threads(tasks, threading.Event(), 1 if on_gpu else count_workers(len(tasks)))
-        if not self.keys:
-            return np.zeros((len(samples), 0, self.settings.n_classes), dtype=np.float32)
-        return np.stack([found[key] for key in self.keys], axis=1)
+            asked = {number for numbers in missing.values() for number in numbers}
+            resident = {number: ResidentSamples([sets[number]], self.settings, self.device) for number in asked}
+            n_workers = 1 if self.device.type != "cpu" else count_workers(len(missing))
+            # A network is built once a worker: drawing initial weights only to overwrite them costs more than asking.
+            networks = [self._build() for _ in range(n_workers)]
+
+            def ask(model: int, numbers: list[int]) -> None:
+                network = networks.pop()
+                network.load_state_dict(self.weights(model))
+                for number in numbers:
+                    scores = self._score(network, resident[number])
+                    if self._store:
+                        self._store.save_scores(self.keys[model], digests[number], scores)
+                    found[self.keys[model], digests[number]] = scores
+                networks.append(network)
+
+            run_in_threads([partial(ask, *item) for item in missing.items()], threading.Event(), n_workers)
+        empty = np.zeros((0, self.settings.n_classes), dtype=np.float32)
+        return [
+            np.stack([found[key, digest] for key in self.keys], axis=1)
+            if self.keys
+            else np.repeat(empty[None], len(samples), axis=0)
+            for samples, digest in zip(sets, digests, strict=True)
+        ]
 
     def votes(self, samples: Samples) -> NDArray[np.int64]:
         """Return each model's label for each sample, shape (N, m); see `vote` for ties."""
         return vote(self.scores(samples))
 
-    def _score(self, model: int, resident: ResidentSamples, digest: str, found: dict[str, NDArray[np.float32]]) -> None:
-        settings, device = self.settings, self.device
-        network = build_network(settings.architecture, self.shape, settings.n_classes, 0)
-        network.load_state_dict(self.weights(model))
-        network = network.to(device).eval()
-        if device.type == "cuda":
+    def _build(self) -> nn.Module:
+        network = build_network(self.settings.architecture, self.shape, self.settings.n_classes, 0)
+        network = network.to(self.device).eval()
+        if self.device.type == "cuda":
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        parts = []
+        return network
+
+    def _score(self, network: nn.Module, resident: ResidentSamples) -> NDArray[np.float32]:
+        device, parts = self.device, []
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             everything = torch.arange(len(resident.labels), device=device)
             for index in torch.split(everything, _EVALUATION_BATCH[device.type]):
-                images = arrange(resident.gather(index))
-                logits = network(images)
+                logits = network(arrange(resident.gather(index)))
                 parts.append(torch.log_softmax(logits.float(), dim=1))
-        empty = torch.zeros(0, settings.n_classes)
+        empty = torch.zeros(0, self.settings.n_classes)
         scores: NDArray[np.float32] = torch.cat([part.cpu() for part in parts] or [empty]).numpy()
-        if self._store:
-            self._store.save_scores(self.keys[model], digest, scores)
-        found[self.keys[model]] = scores
+        return scores
 
 
 def vote(scores: NDArray[np.float32]) -> NDArray[np.int64]:

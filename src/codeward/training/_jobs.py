@@ -20,10 +20,11 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """One sub-model to train."""
+    """One sub-model to train, and the place of the first task that asked for it."""
 
     plan: ModelPlan
     key: str
+    task: int = 0
 
 
 class Reporter:

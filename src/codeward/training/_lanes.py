@@ -33,11 +33,12 @@ def train_lanes(jobs: Sequence[Job], shop: Workshop) -> None:
     training step that finds its batch on the device by its own counter. Lanes share the read-only samples and nothing
     else, and each computes with kernels of one fixed shape: a model's bytes do not depend on what the other lanes do or
     on how many there are. A lane takes the next model as soon as its own is done, so models of unlike length waste
-    nothing and none gets extra steps.
+    nothing and none gets extra steps. Tasks come in their order, so that the first are whole while others train on.
     """
-    ordered = sorted(jobs, key=lambda job: -count_steps(job.plan, shop.sizes, shop.settings))
+    steps = {job.key: count_steps(job.plan, shop.sizes, shop.settings) for job in jobs}
+    ordered = sorted(jobs, key=lambda job: (job.task, -steps[job.key]))
     with _fixed_arithmetic(shop.precision):
-        lanes = _open_lanes(ordered, shop)
+        lanes = _open_lanes(max(jobs, key=lambda job: steps[job.key]), len(jobs), shop)
         with ThreadPoolExecutor(1, "prepare") as preparing, ThreadPoolExecutor(1, "save") as saving:
             _drive(lanes, ordered, shop, preparing, saving)
 
@@ -64,11 +65,11 @@ def _fixed_arithmetic(precision: str) -> Iterator[None]:
             setattr(cudnn, name, value)
 
 
-def _open_lanes(jobs: Sequence[Job], shop: Workshop) -> list[Lane]:
+def _open_lanes(longest: Job, n_jobs: int, shop: Workshop) -> list[Lane]:
     """Build and capture the lanes; compiled kernels when the compiler works, plain ones with a warning otherwise."""
     size = sum(parameter.numel() for parameter in shop.build(0).parameters())
-    n_lanes = min(len(jobs), LANES_SMALL if size < SMALL_NETWORK else LANES_LARGE)
-    first = _prepare(jobs[0], shop)
+    n_lanes = min(n_jobs, LANES_SMALL if size < SMALL_NETWORK else LANES_LARGE)
+    first = _prepare(longest, shop)
     steps = len(first[1])
     loss, update = make_loss(shop), make_update(shop.settings)
 

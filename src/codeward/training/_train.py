@@ -10,18 +10,16 @@ from codeward._errors import InputError
 from codeward._progress import show_progress
 from codeward.codes import Code
 from codeward.data import Samples
+from codeward.training._announcements import Announcer
 from codeward.training._architectures import build_network, fingerprint
-from codeward.training._choice import choose_engine
+from codeward.training._choice import choose_engine, run_engine
 from codeward.training._ensemble import Ensemble
 from codeward.training._jobs import Job, Reporter, Weights, Workshop
-from codeward.training._loop import train_loop
 from codeward.training._plan import ModelPlan, plan_models
+from codeward.training._ray import Cluster, Recipe, announce, train_on_cluster
 from codeward.training._resident import ResidentSamples, check_samples
 from codeward.training._settings import TrainingSettings
-from codeward.training._stacked import train_stacked
 from codeward.training._store import ModelStore, model_key
-
-_ENGINES: dict[str, Callable[[Sequence[Job], Workshop], None]] = {"loop": train_loop, "stacked": train_stacked}
 
 
 def train_ensemble(
@@ -33,6 +31,7 @@ def train_ensemble(
     device: str = "auto",
     engine: str = "auto",
     progress: bool = False,
+    cluster: str | Cluster | None = None,
 ) -> Ensemble:
     """Train the sub-models of a code, or find them in the store.
 
@@ -62,8 +61,12 @@ def train_ensemble(
         ``auto`` follows `choose_engine`, which looks at the architecture and the device only.
     progress : bool
         Show model-epochs, images/s and the time left on stderr.
+    cluster : str or Cluster, optional
+        Train on a Ray cluster, named by its address (see `Cluster`) or kept open by the caller; the models are those of
+        training here, under the same keys, where the machines compute alike. With ``device="auto"`` its GPUs are used
+        when it has any.
     """
-    return train_ensembles([(users, code)], settings, seed, store, device, engine, progress)[0]
+    return train_ensembles([(users, code)], settings, seed, store, device, engine, progress, cluster)[0]
 
 
 def train_ensembles(
@@ -74,6 +77,8 @@ def train_ensembles(
     device: str = "auto",
     engine: str = "auto",
     progress: bool = False,
+    cluster: str | Cluster | None = None,
+    finished: Callable[[int, Ensemble], None] | None = None,
 ) -> list[Ensemble]:
     """Train the sub-models of several codes, or of one code on several versions of the data, in one go.
 
@@ -84,17 +89,23 @@ def train_ensembles(
     ----------
     tasks : sequence of (users, code)
         As for `train_ensemble`. Equal samples are kept in memory once.
-    settings, seed, store, device, engine, progress
+    settings, seed, store, device, engine, progress, cluster
         As for `train_ensemble`, the same for all tasks.
+    finished : callable, optional
+        Called with the position and the ensemble of every task as soon as its last model is there, in another thread
+        (one call at a time), while the models of later tasks train on: a long grid keeps what it has.
     """
     if not tasks:
         return []
+    if isinstance(cluster, str):
+        with Cluster(cluster) as opened:
+            return train_ensembles(tasks, settings, seed, store, device, engine, progress, opened, finished)
     for users, code in tasks:
         if isinstance(code, Code) and len(users) != code.n_users:
             raise InputError(f"training: {len(users)} users' data for a code with {code.n_users} columns")
     everybody = list({id(samples): samples for users, _ in tasks for samples in users}.values())
     check_samples(everybody, settings)
-    place = _pick_device(device)
+    place = _pick_device(device) if cluster is None else cluster.pick_device(device)
     shape = (int(everybody[0].images.shape[1]), int(everybody[0].images.shape[2]), int(everybody[0].images.shape[3]))
     network = build_network(settings.architecture, shape, settings.n_classes, 0)
     chosen = choose_engine(network, shape, place, engine)
@@ -113,7 +124,7 @@ def train_ensembles(
     jobs: dict[str, Job] = {}
     origin: dict[str, ModelPlan] = {}
     asked: list[tuple[tuple[str, ...], int]] = []
-    for users, code in tasks:
+    for task, (users, code) in enumerate(tasks):
         own = [digests[id(samples)] for samples in users]
         plans = plan_models(code, seed) if isinstance(code, Code) else code
         keys = tuple(model_key(plan, own, settings, marks, computation) for plan in plans)
@@ -122,44 +133,52 @@ def train_ensembles(
             if key in jobs or (store is not None and store.holds(key)):
                 continue
             # The plan keeps its seed, which comes from the users' numbers in the code, and the order of its users.
-            jobs[key] = Job(replace(plan, users=tuple(position[own[user]] for user in plan.users)), key)
+            jobs[key] = Job(replace(plan, users=tuple(position[own[user]] for user in plan.users)), key, task)
             origin[key] = plan
             new += 1
         asked.append((keys, new))
 
     # 3. Train.
     trained: dict[str, Weights] = {}
-    if jobs:
-        with show_progress("training", len(jobs) * settings.epochs, quiet=not progress) as bar:
-            reporter = Reporter(bar, len(jobs))
-
-            def finish(job: Job, weights: Weights) -> None:
-                if store is None:
-                    trained[job.key] = weights
-                else:
-                    plan = origin[job.key]
-                    about = {"users": list(plan.users), "replica": plan.replica, "computation": computation}
-                    about |= {"settings": settings.to_json(), "torch": torch.__version__}
-                    store.save_weights(job.key, weights, about)
-                reporter.advance(models=1)
-
-            resident = ResidentSamples(pool, settings, place)
-            sizes = [len(samples) for samples in pool]
-            shop = Workshop(settings, precision, shape, sizes, resident, reporter, finish, threading.Event())
-            _run(chosen, list(jobs.values()), shop)
-    return [
-        Ensemble(keys, new, len(set(keys)) - new, settings, shape, place, precision, trained, store)
+    sizes = [len(samples) for samples in pool]
+    recipe = Recipe(settings, precision, shape, place.type, chosen)
+    if jobs and cluster is not None:
+        if progress:
+            announce(cluster, list(jobs.values()), sizes, recipe)
+        cluster.open()
+    asking, reading = place, precision
+    if place.type == "cuda" and not torch.cuda.is_available():  # the cluster's GPU trains; this machine asks
+        asking, reading = torch.device("cpu"), "float32"
+    ensembles = [
+        Ensemble(keys, new, len(set(keys)) - new, settings, shape, asking, reading, trained, store)
         for keys, new in asked
     ]
+    tell = None if finished is None else lambda task: finished(task, ensembles[task])
+    bar_size = len(jobs) * settings.epochs
+    with (
+        Announcer([keys for keys, _ in asked], set(jobs), tell) as announcer,
+        show_progress("training", bar_size, quiet=not progress or not jobs) as bar,
+    ):
+        reporter = Reporter(bar, len(jobs))
 
+        def finish(job: Job, weights: Weights) -> None:
+            if store is None:
+                trained[job.key] = weights
+            else:
+                plan = origin[job.key]
+                about = {"users": list(plan.users), "replica": plan.replica, "computation": computation}
+                about |= {"settings": settings.to_json(), "torch": torch.__version__}
+                store.save_weights(job.key, weights, about)
+            reporter.advance(models=1)
+            announcer.note(job.key)
 
-def _run(engine: str, jobs: Sequence[Job], shop: Workshop) -> None:
-    if engine == "lanes":
-        from codeward.training._lanes import train_lanes
-
-        train_lanes(jobs, shop)
-    else:
-        _ENGINES[engine](jobs, shop)
+        if jobs and cluster is not None:
+            train_on_cluster(cluster, list(jobs.values()), pool, recipe, reporter, finish)
+        elif jobs:
+            resident = ResidentSamples(pool, settings, place)
+            shop = Workshop(settings, precision, shape, sizes, resident, reporter, finish, threading.Event())
+            run_engine(chosen, list(jobs.values()), shop)
+    return ensembles
 
 
 def _pick_device(device: str) -> torch.device:

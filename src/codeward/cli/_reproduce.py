@@ -1,0 +1,59 @@
+"""``codeward reproduce``: the paper's figure and table, and what goes past them."""
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+
+
+def reproduce(
+    study: str = typer.Argument(..., metavar="figure5|table1|past", help="What to reproduce."),
+    dataset: str = typer.Option("mnist", help="mnist or cifar10; any data set that `codeward data list` knows."),
+    smoke: bool = typer.Option(False, "--smoke", help="The whole pipeline on the embedded digits, in under a minute."),
+    repeats: int = typer.Option(None, min=1, help="Repeats; by default the paper's 5 (figure5) and 10 (table1)."),
+    codes: list[str] = typer.Option([], "--code", help="Only this code; may be given several times."),
+    splits: list[str] = typer.Option([], "--split", help="Only this setting (iid, alpha10, alpha1, alpha0.1)."),
+    output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
+    store: Path = typer.Option(None, help="Model store; by default in the grid folder."),
+    data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
+    scores: bool = typer.Option(False, "--scores", help="Keep class scores in the vote files (large)."),
+    votes_only: bool = typer.Option(False, "--votes-only", help="Train and ask, but count on another machine."),
+    count_only: bool = typer.Option(False, "--count-only", help="Train nothing; count what vote files there are."),
+    address: str = typer.Option(None, "--address", help="Train on the Ray cluster there (auto, HOST:PORT)."),
+    quiet: bool = typer.Option(False, "--quiet", help="No progress bars."),
+    as_json: bool = typer.Option(False, "--json", help="Print what is complete as one JSON object."),
+) -> None:
+    """Reproduce Figure 5 or Table 1 of the paper, or run the studies past it.
+
+    The grid is a folder of run folders, <data set>-<setting>/<code>. The same command goes on from whatever records and
+    vote files are there, so that short slots on a GPU add up; nothing is trained twice. Afterwards `codeward report` on
+    the grid folder makes the page, with the figure as small multiples, the table, and what is complete.
+
+    Example: codeward reproduce table1 --dataset mnist --data-dir data && codeward report results
+    """
+    from codeward._errors import InputError
+    from codeward.experiments import ask_grid, count_grid, list_cells, plan_study
+    from codeward.training import ModelStore
+
+    if votes_only and count_only:
+        raise InputError("--votes-only and --count-only exclude each other")
+    runs = plan_study(study, dataset, repeats, codes, splits, smoke)
+    runs = {path: config.model_copy(update={"data_dir": data_dir}) for path, config in runs.items()}
+    folder = output or Path("runs/smoke" if smoke else "results")
+    shown = not quiet and not as_json
+    try:
+        if not count_only:
+            ask_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, address)
+        records = [] if votes_only else [record for _, record in count_grid(runs, folder, shown)]
+    except KeyboardInterrupt:
+        print(f"codeward: interrupted; the same command goes on from what is in {folder}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    cells = list_cells(runs, folder)
+    asked = sum(cell.is_asked or cell.is_recorded for cell in cells)
+    if as_json:
+        print(json.dumps({"folder": str(folder), "cells": len(cells), "asked": asked, "recorded": len(records)}))
+        return
+    typer.echo(f"{study}: {asked} of {len(cells)} cells asked, {len(records)} recorded, in {folder}")
+    if not votes_only:
+        typer.echo(f"next: codeward report {folder}")

@@ -1,0 +1,193 @@
+"""One cell of an experiment (a repeat with a number of attackers): ask its models, keep their votes, count.
+
+Asking needs the models and the data; counting needs the vote files only. So a machine with a GPU may train and ask, and
+another one, or the same one later, counts.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError
+from codeward._files import write_text_atomic
+from codeward.attacks import AttackGroup, draw_groups, trigger_inputs
+from codeward.codes import Code
+from codeward.decoding import BayesDecoder, VoteSet, estimate_confusion, load_votes, save_votes
+from codeward.experiments._config import DecoderSection
+from codeward.experiments._folder import RunFolder
+from codeward.experiments._measure import Answers, measure_labels, measure_success, measure_tracking
+from codeward.experiments._records import describe_machine
+from codeward.experiments._setting import Draw, Setting, stream
+from codeward.training import Ensemble, vote
+
+#: Changes when a reader of older files would misread newer ones.
+FORMAT = "codeward-cell/1"
+
+#: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
+_LOWEST_SCORE = -60_000.0
+
+
+def count_cell(
+    setting: Setting, n_attackers: int, ensemble: Ensemble, place: RunFolder, code: Code, columns: Mapping[int, int]
+) -> dict[str, Any]:
+    """Ask the models of a cell, write their vote files, and return what they say in a record.
+
+    Parameters as for `ask_cell` and `count_votes`.
+    """
+    ask_cell(setting, n_attackers, ensemble, place, code, columns)
+    return count_votes(place, setting.repeat, n_attackers, code, setting.config.decoder)
+
+
+def ask_cell(
+    setting: Setting,
+    n_attackers: int,
+    ensemble: Ensemble,
+    place: RunFolder,
+    code: Code,
+    columns: Mapping[int, int],
+    with_scores: bool = True,
+) -> None:
+    """Ask the models of a cell about clean and triggered inputs, and write their vote files and (last) what they are.
+
+    Parameters
+    ----------
+    setting : Setting
+        Its users are numbered as in the data, its code may be an earlier one.
+    n_attackers : int
+    ensemble : Ensemble
+        The sub-models of ``code``.
+    place : RunFolder
+        Gets the files.
+    code : Code
+    columns : mapping of int to int
+        The column of each user that ``code`` still has; attackers without one count as gone.
+    with_scores : bool
+        Keep class scores too: many times the size, and what the score decoder needs.
+    """
+    repeat, groups = setting.repeat, draw_attack(setting, n_attackers)
+    inputs = {"validation": setting.validation, "clean": setting.evaluation}
+    for number, group in enumerate(groups):
+        places = [setting.config.seed, repeat, int(Draw.TRIGGER)]
+        inputs[name_triggered(number, len(groups))] = trigger_inputs(setting.evaluation, group, seed=places)
+    scores = dict(zip(inputs, ensemble.score_all(list(inputs.values())), strict=True))
+    votes = {name: vote(given) for name, given in scores.items()}
+
+    # Confusion matrices come from the validation half.
+    confusion = estimate_confusion(votes["validation"], inputs["validation"].labels, setting.n_classes)
+    for name, samples in inputs.items():
+        kept = _round(scores[name]) if with_scores else None
+        save_votes(place.votes(repeat, n_attackers, name), votes[name], samples.labels, confusion, kept)
+    about = {
+        "format": FORMAT,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "code_digest": code.digest,
+        "classes": setting.n_classes,
+        "training": json.loads(setting.training.to_json()),
+        # A group that is all gone still has its trigger tried.
+        "groups": [
+            {"attackers": [columns[user] for user in group.attackers if user in columns], "target": group.target}
+            for group in groups
+        ],
+        **describe_machine(str(ensemble.device)),
+        "work": {"models": code.n_models, "trained": ensemble.trained, "reused": ensemble.reused},
+    }
+    write_text_atomic(place.about(repeat, n_attackers), json.dumps(about, indent=1) + "\n")
+
+
+def count_votes(place: RunFolder, repeat: int, n_attackers: int, code: Code, assumed: DecoderSection) -> dict[str, Any]:
+    """Decode the votes of a cell and return what they say in a record: from vote files alone.
+
+    Parameters
+    ----------
+    place : RunFolder
+        With the files of `ask_cell`.
+    repeat, n_attackers : int
+    code : Code
+    assumed : DecoderSection
+        Assumptions of the decoder.
+    """
+    about = read_about(place, repeat, n_attackers, code)
+
+    def load(inputs: str) -> Answers:
+        return _take(load_votes(place.votes(repeat, n_attackers, inputs)))
+
+    validation, groups = load("validation"), about["groups"]
+    size = assumed.max_attackers + 1
+    decoder = BayesDecoder(
+        code,
+        estimate_confusion(validation.votes, validation.labels, about["classes"]),
+        attack_rate=assumed.attack_rate,
+        success_rate=assumed.success_rate,
+        attackers_prior=(1 / size,) * size,
+    )
+    figures: dict[str, Any] = {"clean": measure_labels(decoder, load("clean"), None)[0], "groups": []}
+    for number, group in enumerate(groups):
+        triggered = load(name_triggered(number, len(groups)))
+        attackers, target = tuple(group["attackers"]), group["target"]
+        counts, decoded = measure_labels(decoder, triggered, target)
+        figures["groups"].append(
+            {
+                "attackers": list(attackers),
+                "target": target,
+                "success": measure_success(code, attackers, target, triggered),
+                "triggered": counts,
+                "tracking": measure_tracking(decoded, attackers),
+            }
+        )
+    kept = {key: about[key] for key in ("created", "code_digest", "training", "versions", "hardware", "work")}
+    shape = {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight}
+    return {**kept, "code": shape, "figures": figures}
+
+
+def read_about(place: RunFolder, repeat: int, n_attackers: int, code: Code) -> dict[str, Any]:
+    """Read what the vote files of a cell are; a file of another kind, or of another code, is refused by name."""
+    file = place.about(repeat, n_attackers)
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise InputError(f"{file}: not a {FORMAT} file")
+    if about["code_digest"] != code.digest:
+        raise InputError(f"{file}: votes of another code than code.json")
+    return about
+
+
+def name_triggered(group: int, n_groups: int) -> str:
+    """Return the name, among the vote files of a cell, of the inputs with one group's trigger."""
+    return "triggered" if n_groups == 1 else f"triggered{group}"
+
+
+def draw_attack(setting: Setting, n_attackers: int) -> list[AttackGroup]:
+    """Draw the attacking groups of a cell; the same users, triggers and targets for every size, nested."""
+    if n_attackers == 0:
+        return []
+    attack = setting.config.attack
+    assert attack.fraction is not None  # the configuration fills it in
+    return draw_groups(
+        n_users=setting.config.users,
+        n_attackers=n_attackers,
+        n_groups=attack.groups,
+        image_shape=setting.evaluation.images.shape[1:],
+        n_classes=setting.n_classes,
+        kind=attack.kind,
+        position=attack.position,
+        fraction=attack.fraction,
+        rng=stream(setting.config, setting.repeat, Draw.ATTACKERS),
+    )
+
+
+def _take(votes: VoteSet) -> Answers:
+    if votes.labels is None:
+        raise InputError("the votes of a run need labels to be counted")
+    return Answers(votes.votes, votes.labels)
+
+
+def _round(scores: NDArray[np.float32]) -> ArrayLike:
+    # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it. A model that
+    # diverged has NaN, which no reader should have to know: `vote` takes it for the lowest score, and so does the file.
+    return np.clip(np.nan_to_num(scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0).astype(np.float16)

@@ -1,0 +1,26 @@
+"""The ClientApp of a simulation with attackers: ``codeward.experiments._federated_client:app``."""
+
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from codeward.data import Samples
+from codeward.experiments._federated_attacks import load_attacker
+from codeward.federated._local import train_update
+from codeward.federated._protocol import Assignment, Reply
+from codeward.federated.client_app import answer_message
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Answer as the user the assignment names would: an attacker as one, the others honestly."""
+    folder = Path(str(context.run_config["attack-folder"]))
+
+    def update(assignment: Assignment, samples: Samples) -> Reply:
+        attacker = load_attacker(folder, assignment.user)
+        return attacker(assignment, samples) if attacker is not None else train_update(assignment, samples)
+
+    return answer_message(message, context, update)

@@ -1,0 +1,86 @@
+"""Configurations of federated runs: those of a run, and how the federation trains and is attacked."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from codeward._errors import InputError
+from codeward.experiments._config import _SECTIONS, RunConfig, _apply, _explain, _Section
+from codeward.federated import FederatedSettings
+
+
+class FederatedSection(_Section):
+    """Rounds, local work and aggregation (see `codeward.federated.FederatedSettings`), and what attackers do."""
+
+    rounds: int = Field(default=10, ge=1)
+    local_epochs: int = Field(default=2, ge=1)
+    rule: Literal["mean", "trimmed-mean", "median"] = "mean"
+    trim: int = Field(default=1, ge=1, description="trimmed-mean: values left out at each end of a coordinate.")
+    clip_norm: float | None = Field(default=None, gt=0, description="Longest update of a model that counts in full.")
+    sample_cap: int = Field(default=10_000, ge=1, description="A user weighs at most this many samples.")
+    sample_limit: int = Field(default=10_000_000, ge=1, description="A reply that claims more is refused.")
+    timeout: float = Field(default=600.0, gt=0, description="Seconds a round waits for replies.")
+    behaviour: Literal["poison", "replacement", "split-targets"] = Field(
+        default="poison",
+        description="What attackers do: train honestly on poisoned data; scale the poisoned update up so that it "
+        "replaces the model; the same with another target in every sub-model.",
+    )
+    boost: float | None = Field(
+        default=None, gt=0, description="Scale of a replacing update; by default the number of users of the model."
+    )
+
+    def settings(self) -> FederatedSettings:
+        """Return the part the server decides."""
+        return FederatedSettings(**self.model_dump(exclude={"behaviour", "boost"}))
+
+
+class FederatedConfig(RunConfig):
+    """A federated run: data, users, code, attack and decoder as for ``codeward run``, and the federation."""
+
+    federated: FederatedSection = FederatedSection()
+
+    @model_validator(mode="after")
+    def _no_pooled_training(self) -> "FederatedConfig":
+        if self.training.epochs is not None:
+            raise ValueError("training.epochs: a federation counts federated.rounds and federated.local_epochs")
+        if self.training.engine != "auto" or self.training.device == "cuda" or self.cluster is not None:
+            raise ValueError("training: users train on their own CPU; leave out engine, device and cluster")
+        return self
+
+
+def load_federated_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> FederatedConfig:
+    """Read a YAML file (the defaults when there is none) and apply ``key=value`` overrides, as `load_config` does."""
+    content: Any = {}
+    if path is not None:
+        file = Path(path)
+        if not file.is_file():
+            raise InputError(f"{file}: no such configuration file")
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"{file}: not readable as YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{file}: expected keys and values, found a {type(content).__name__}")
+        sections = _SECTIONS | {"federated"}
+        content = {key: {} if value is None and key in sections else value for key, value in content.items()}
+    for override in overrides:
+        _apply(content, override)
+    try:
+        return FederatedConfig.model_validate(content)
+    except ValidationError as error:
+        where = f"{path}: " if path else ""
+        problems = (f"{'.'.join(map(str, item['loc'])) or 'config'}: {_explain(item)}" for item in error.errors())
+        raise InputError(where + "; ".join(problems)) from error
+
+
+def is_federated(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a kept configuration is that of a federated run."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(content, dict) and "federated" in content

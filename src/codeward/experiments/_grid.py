@@ -1,0 +1,173 @@
+"""Many runs as one: cells of a grid share data, models and one pool of training, and go on from whatever is there."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from codeward._errors import InputError
+from codeward._progress import show_progress
+from codeward.attacks import poison_users
+from codeward.codes import Code
+from codeward.data import DatasetPair, Samples
+from codeward.experiments._cells import ask_cell, draw_attack
+from codeward.experiments._config import RunConfig
+from codeward.experiments._folder import RunFolder
+from codeward.experiments._records import load_record
+from codeward.experiments._runner import model_seed, record_cell
+from codeward.experiments._setting import Draw, Setting, choose_training, load_pair, prepare_setting
+from codeward.training import Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One record of a grid, there or to be made.
+
+    Attributes
+    ----------
+    path : str
+        Folder of the run within the grid.
+    config : RunConfig
+    place : RunFolder
+    repeat, n_attackers : int
+    """
+
+    path: str
+    config: RunConfig
+    place: RunFolder
+    repeat: int
+    n_attackers: int
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the record is there."""
+        return self.place.record(self.repeat, self.n_attackers).exists()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the vote files are there."""
+        return self.place.about(self.repeat, self.n_attackers).exists()
+
+
+def list_cells(runs: Mapping[str, RunConfig], folder: str | os.PathLike[str]) -> list[GridCell]:
+    """Return the cells of a grid by repeat, run and number of attackers: early repeats are complete first."""
+    most = max((config.repeats for config in runs.values()), default=0)
+    return [
+        GridCell(path, config, RunFolder(Path(folder, path)), repeat, size)
+        for repeat in range(most)
+        for path, config in runs.items()
+        if repeat < config.repeats
+        for size in config.attack.attackers
+    ]
+
+
+def ask_grid(
+    runs: Mapping[str, RunConfig],
+    folder: str | os.PathLike[str],
+    store: ModelStore,
+    progress: bool = False,
+    with_scores: bool = False,
+    cluster: str | None = None,
+) -> None:
+    """Train what is missing of a grid and write the vote files of every cell as soon as its models are there.
+
+    Cells with a record or vote files are left alone, so that many short slots on a machine add up to the whole grid.
+    All runs of a grid have one data set and one recipe of training; the models of all their cells train in one pool (on
+    a CPU one repeat at a time, for memory), and a model that several cells need is trained once.
+
+    Parameters
+    ----------
+    runs : mapping of str to RunConfig
+        By folder within the grid; see `plan_study`.
+    folder : path-like
+        The grid; every run gets a run folder in it.
+    store : ModelStore
+    progress : bool
+        Show training progress on stderr.
+    with_scores : bool
+        Keep class scores in the vote files.
+    cluster : str, optional
+        Address of a Ray cluster to train on.
+    """
+    missing = [cell for cell in list_cells(runs, folder) if not cell.is_recorded and not cell.is_asked]
+    if not missing:
+        return
+    pair = load_pair(missing[0].config)
+    # Codes of all runs first: an impossible one is refused before hours of training.
+    codes = {cell.path: cell.place.open(cell.config) for cell in missing}
+    pooled = torch.cuda.is_available()
+    for repeats in [sorted({cell.repeat for cell in missing})] if pooled else [[r] for r in _repeats(missing)]:
+        chosen = [cell for cell in missing if cell.repeat in repeats]
+        _train(chosen, codes, pair, store, progress, with_scores, cluster)
+
+
+def count_grid(
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False
+) -> Iterator[tuple[GridCell, dict[str, Any]]]:
+    """Yield every cell of a grid that can be had from records or vote files, with its record; nothing is trained."""
+    cells = [cell for cell in list_cells(runs, folder) if cell.is_recorded or cell.is_asked]
+    codes = {cell.path: Code.load(cell.place.path / "code.json") for cell in cells}
+    with show_progress("counting", len(cells), quiet=not progress) as bar:
+        for cell in cells:
+            if not cell.is_recorded:
+                record_cell(cell.config, cell.place, cell.repeat, cell.n_attackers, codes[cell.path])
+            bar.advance(note="cells")
+            yield cell, load_record(cell.place.record(cell.repeat, cell.n_attackers))
+
+
+def _repeats(cells: Sequence[GridCell]) -> list[int]:
+    return sorted({cell.repeat for cell in cells})
+
+
+def _train(
+    cells: Sequence[GridCell],
+    codes: Mapping[str, Code],
+    pair: DatasetPair,
+    store: ModelStore,
+    progress: bool,
+    with_scores: bool,
+    cluster: str | None,
+) -> None:
+    settings: dict[tuple[str, int], Setting] = {}
+    tasks: list[tuple[list[Samples], tuple[ModelPlan, ...]]] = []
+    dealt: dict[str, Setting] = {}
+    for cell in cells:
+        setting = settings.get((cell.path, cell.repeat))
+        if setting is None:
+            setting = _prepare(cell, codes[cell.path], pair, dealt)
+            settings[cell.path, cell.repeat] = setting
+        seed = [cell.config.seed, cell.repeat, int(Draw.POISON)]
+        users = poison_users(setting.users, draw_attack(setting, cell.n_attackers), seed)
+        tasks.append((users, plan_models(setting.code, model_seed(setting))))
+    first = settings[cells[0].path, cells[0].repeat]
+    if any(setting.training != first.training for setting in settings.values()):
+        raise InputError("a grid has one recipe of training; run the others on their own")
+
+    def finished(number: int, ensemble: Ensemble) -> None:
+        cell = cells[number]
+        setting, columns = settings[cell.path, cell.repeat], {user: user for user in range(cell.config.users)}
+        ask_cell(setting, cell.n_attackers, ensemble, cell.place, setting.code, columns, with_scores)
+
+    train_ensembles(
+        tasks,
+        first.training,
+        seed=0,  # plans carry their own
+        store=store,
+        device=first.config.training.device,
+        engine=first.config.training.engine,
+        progress=progress,
+        cluster=cluster,
+        finished=finished,
+    )
+
+
+def _prepare(cell: GridCell, code: Code, pair: DatasetPair, dealt: dict[str, Setting]) -> Setting:
+    """Deal the data of a run; runs that differ in the code or the attack share one copy."""
+    config = cell.config
+    key = f"{cell.repeat} {config.seed} {config.users} {config.split}"
+    if key not in dealt:
+        dealt[key] = prepare_setting(config, cell.repeat, pair, code)
+    return replace(dealt[key], config=config, code=code, training=choose_training(config, pair))

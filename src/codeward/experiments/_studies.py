@@ -1,0 +1,109 @@
+"""The paper's figure and table, and what goes past them, as grids of runs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from codeward._errors import InputError
+from codeward.experiments._config import RunConfig
+
+Study = Literal["figure5", "table1", "past"]
+
+#: The paper's settings of Figure 5, by the names of their folders.
+SPLITS: dict[str, dict[str, Any]] = {
+    "iid": {"kind": "iid"},
+    "alpha10": {"kind": "dirichlet", "alpha": 10},
+    "alpha1": {"kind": "dirichlet", "alpha": 1},
+    "alpha0.1": {"kind": "dirichlet", "alpha": 0.1},
+}
+
+#: Codes of Figure 5 (12 users) and of Table 1 (16 users). Table 1 of the paper has g and h; h16 is what we take for the
+#: paper's h, h a code with the same guarantee and fewer models, btc3416 one with the same models for one attacker more.
+FIGURE5_CODES = ("a", "b", "c", "d", "e", "f")
+TABLE1_CODES = ("g", "h16", "h", "btc3416")
+
+#: Past the paper, 12 users: codes of the designer at the row weights of c and d, named by the k, r and margin they are
+#: designed for, and Finite Aggregation's beside them.
+DESIGNED: dict[str, dict[str, Any]] = {
+    "k2r4d3": {"attackers": 2, "row_weight": 4, "margin": 3, "time_limit": 60},
+    "k3r4d2": {"attackers": 3, "row_weight": 4, "margin": 2, "time_limit": 60},
+    "k3r6d1": {"attackers": 3, "row_weight": 6, "margin": 1, "time_limit": 60},
+    "k3r6d2": {"attackers": 3, "row_weight": 6, "margin": 2, "time_limit": 60},
+    "fa": {"name": "fa"},
+}
+
+#: Past the paper: other attacks, on codes c and d. A trigger at a random place may lie on the digit's body and fail.
+ATTACKS: dict[str, dict[str, Any]] = {
+    "blended": {"kind": "blended"},
+    "split": {"kind": "split"},
+    "two-groups": {"groups": 2},
+    "fixed-random": {"position": "fixed-random"},
+}
+
+_REPEATS = {"figure5": 5, "table1": 10, "past": 3}
+
+#: A whole pipeline on the embedded data set within a minute on two cores.
+_SMOKE: dict[str, Any] = {"dataset": "digits", "training": {"epochs": 6}, "repeats": 1}
+
+
+def plan_study(
+    study: str,
+    dataset: str = "mnist",
+    repeats: int | None = None,
+    codes: Sequence[str] = (),
+    splits: Sequence[str] = (),
+    smoke: bool = False,
+    seed: int = 0,
+) -> dict[str, RunConfig]:
+    """Return the runs of a study by the folder each has in the grid, ``<data set>-<setting>/<code>``.
+
+    Parameters
+    ----------
+    study : {"figure5", "table1", "past"}
+        ``figure5``: accuracy of codes a to f under 0 to 3 attackers, IID and Dirichlet 10, 1, 0.1, 5 repeats (paper,
+        "Backdoor Correction"). ``table1``: tracking with codes g and h, IID, 1 to 3 attackers, 10 repeats (paper,
+        "Backdoor Tracking"). ``past``: the designer's codes, Finite Aggregation's, and other attacks.
+    dataset : str
+    repeats : int, optional
+        The study's own number by default.
+    codes, splits : sequence of str
+        Keep only these.
+    smoke : bool
+        The same pipeline on digits, small.
+    seed : int
+    """
+    if study not in get_args(Study):
+        raise InputError(f"study: expected one of {', '.join(get_args(Study))}, got {study!r}")
+    runs = _list_runs(study)
+    for kind, wanted, place in (("code", codes, 1), ("split", splits, 0)):
+        known = list(dict.fromkeys(path.split("/")[place] for path in runs))
+        for name in wanted:
+            if name not in known:
+                raise InputError(f"--{kind} {name}: {study} has {', '.join(known)}")
+        runs = {path: run for path, run in runs.items() if not wanted or path.split("/")[place] in wanted}
+    common: dict[str, Any] = {"dataset": dataset, "repeats": repeats or _REPEATS[study], "seed": seed}
+    if smoke:
+        common |= _SMOKE
+        # Two settings are enough to see that both ways of dealing data work.
+        runs = {path: run for path, run in runs.items() if not path.startswith(("alpha10/", "alpha0.1/"))}
+    return {f"{common['dataset']}-{path}": RunConfig.model_validate({**common, **run}) for path, run in runs.items()}
+
+
+def _list_runs(study: str) -> dict[str, Mapping[str, Any]]:
+    if study == "figure5":
+        return {
+            f"{name}/{code}": {"users": 12, "split": split, "code": {"name": code}}
+            for name, split in SPLITS.items()
+            for code in FIGURE5_CODES
+        }
+    if study == "table1":
+        return {f"iid/{code}": {"users": 16, "code": {"name": code}} for code in TABLE1_CODES}
+    runs: dict[str, Mapping[str, Any]] = {
+        f"{name}/{code}": {"users": 12, "split": SPLITS[name], "code": section}
+        for name in ("iid", "alpha0.1")
+        for code, section in DESIGNED.items()
+    }
+    return runs | {
+        f"iid-{name}/{code}": {"users": 12, "code": {"name": code}, "attack": attack}
+        for name, attack in ATTACKS.items()
+        for code in ("c", "d")
+    }
