@@ -20,6 +20,7 @@ def reproduce(
     scores: bool = typer.Option(False, "--scores", help="Keep class scores in the vote files (large)."),
     votes_only: bool = typer.Option(False, "--votes-only", help="Train and ask, but count on another machine."),
     count_only: bool = typer.Option(False, "--count-only", help="Train nothing; count what vote files there are."),
+    studies: bool = typer.Option(True, help="Study the votes beyond the records: other decoders, certificates, ..."),
     address: str = typer.Option(None, "--address", help="Train on the Ray cluster there (auto, HOST:PORT)."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bars."),
     as_json: bool = typer.Option(False, "--json", help="Print what is complete as one JSON object."),
@@ -33,7 +34,7 @@ def reproduce(
     Example: codeward reproduce table1 --dataset mnist --data-dir data && codeward report results
     """
     from codeward._errors import InputError
-    from codeward.experiments import ask_grid, count_grid, list_cells, plan_study
+    from codeward.experiments import ask_grid, count_grid, list_cells, plan_study, study_grid
     from codeward.training import ModelStore
 
     if votes_only and count_only:
@@ -46,6 +47,8 @@ def reproduce(
         if not count_only:
             ask_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, address)
         records = [] if votes_only else [record for _, record in count_grid(runs, folder, shown)]
+        if studies and not votes_only:
+            study_grid(runs, folder, shown, smoke)
     except KeyboardInterrupt:
         print(f"codeward: interrupted; the same command goes on from what is in {folder}", file=sys.stderr)
         raise typer.Exit(130) from None

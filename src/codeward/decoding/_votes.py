@@ -189,7 +189,8 @@ def save_votes(
     small = np.min_scalar_type(int(checked.max(initial=0)))
     arrays: dict[str, NDArray[Any]] = {"votes": checked.astype(small)}
     if labels is not None:
-        arrays["labels"] = check_labels(labels, checked.shape[0])
+        known = check_labels(labels, checked.shape[0])
+        arrays["labels"] = known.astype(np.min_scalar_type(int(known.max(initial=0))))
     suffix = Path(path).suffix.lower()
     if suffix == ".csv":
         if confusion is not None or scores is not None:

@@ -2,7 +2,7 @@
 
 from codeward.experiments._config import FRACTIONS, RunConfig, load_config
 from codeward.experiments._folder import RunFolder
-from codeward.experiments._grid import GridCell, ask_grid, count_grid, list_cells
+from codeward.experiments._grid import GridCell, ask_grid, count_grid, list_cells, study_grid
 from codeward.experiments._records import load_record, load_records, rate
 from codeward.experiments._revocation import Outlook, Revocation, foresee_revocation, load_revocation
 from codeward.experiments._runner import run_experiment
@@ -35,4 +35,5 @@ __all__ = [
     "rate",
     "revoke_users",
     "run_experiment",
+    "study_grid",
 ]

@@ -66,7 +66,8 @@ def ask_cell(
     columns : mapping of int to int
         The column of each user that ``code`` still has; attackers without one count as gone.
     with_scores : bool
-        Keep class scores too: many times the size, and what the score decoder needs.
+        Keep class scores, which the score decoder needs, and confusion matrices too; without, files are a few kB, and
+        confusion matrices are estimated from the validation file when they are wanted.
     """
     repeat, groups = setting.repeat, draw_attack(setting, n_attackers)
     inputs = {"validation": setting.validation, "clean": setting.evaluation}
@@ -79,8 +80,8 @@ def ask_cell(
     # Confusion matrices come from the validation half.
     confusion = estimate_confusion(votes["validation"], inputs["validation"].labels, setting.n_classes)
     for name, samples in inputs.items():
-        kept = _round(scores[name]) if with_scores else None
-        save_votes(place.votes(repeat, n_attackers, name), votes[name], samples.labels, confusion, kept)
+        extra = (confusion, _round(scores[name])) if with_scores else ()
+        save_votes(place.votes(repeat, n_attackers, name), votes[name], samples.labels, *extra)
     about = {
         "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -125,12 +125,16 @@ def train_cell(
         save_attackers(attack, updates)
         values = {"attack-folder": str(attack)}
     client = _CLIENT_APP if updates else CLIENT_APP
-    result = simulate_federation(users, plan, work, client, values, progress=progress)
+    try:
+        result = simulate_federation(users, plan, work, client, values, progress=progress)
+    finally:
+        # A copy of every user's data has no place in a run folder; logs stay where it failed.
+        for name in ("data", "attack"):
+            shutil.rmtree(work / name, ignore_errors=True)
     measured = [
         {name: line[name] for name in ("seconds", "sent", "received")}
         for line in FederationFolder(work / "server").read_rounds()
     ]
-    # The models go to the store; a copy of every user's data has no place in a run folder.
     shutil.rmtree(work)
     with suppress(OSError):
         work.parent.rmdir()

@@ -15,6 +15,7 @@ from codeward.codes import Code
 from codeward.data import DatasetPair, Samples
 from codeward.experiments._cells import ask_cell, draw_attack
 from codeward.experiments._config import RunConfig
+from codeward.experiments._findings import choose_parts, study_cell
 from codeward.experiments._folder import RunFolder
 from codeward.experiments._records import load_record
 from codeward.experiments._runner import model_seed, record_cell
@@ -116,6 +117,19 @@ def count_grid(
                 record_cell(cell.config, cell.place, cell.repeat, cell.n_attackers, codes[cell.path])
             bar.advance(note="cells")
             yield cell, load_record(cell.place.record(cell.repeat, cell.n_attackers))
+
+
+def study_grid(
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False, smoke: bool = False
+) -> None:
+    """Study the votes of every cell beyond its record; see `choose_parts` for what each gets. Nothing is trained."""
+    cells = [cell for cell in list_cells(runs, folder) if cell.is_asked and cell.config.attack.groups == 1]
+    with show_progress("studying", len(cells), quiet=not progress) as bar:
+        for cell in cells:
+            code = Code.load(cell.place.path / "code.json")
+            parts = choose_parts(cell.path, cell.repeat, cell.n_attackers, smoke)
+            study_cell(cell.place, cell.repeat, cell.n_attackers, code, parts)
+            bar.advance(note=f"cells, {cell.path}")
 
 
 def _repeats(cells: Sequence[GridCell]) -> list[int]:

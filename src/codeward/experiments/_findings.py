@@ -1,0 +1,308 @@
+"""What the votes of a cell say beyond its record: other decoders, pooled suspects, detection, assumptions, proofs.
+
+One JSON file a cell, ``studies/<cell>.json`` in its run folder, made from vote files alone and filled part by part.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._files import write_text_atomic
+from codeward.certify import certify
+from codeward.codes import Code, inspect
+from codeward.decoding import (
+    BayesDecoder,
+    ConsensusDecoder,
+    Decoded,
+    PluralityDecoder,
+    estimate_confusion,
+    load_votes,
+    pool_evidence,
+    roc_curve,
+    tracking_score,
+)
+from codeward.experiments._cells import read_about
+from codeward.experiments._folder import RunFolder
+from codeward.experiments._measure import ALARM
+from codeward.experiments._records import share
+
+#: Changes when a reader of older files would misread newer ones.
+FORMAT = "codeward-study/1"
+
+#: Triggered inputs whose evidence is multiplied, and random pools of each size.
+POOLS, DRAWS = (2, 5, 20), 200
+
+#: What the decoder may wrongly take for the attack rate A and the success rate S.
+RATES, SUCCESSES = (0.1, 0.5, 0.9), (0.7, 0.9, 0.99, 0.999)
+
+#: Clean inputs whose Bayes decoding is certified: about 100 ms a distinct vote vector.
+CERTIFIED = 500
+
+#: Largest k of a certificate.
+TOP = 4
+
+
+@dataclass(frozen=True)
+class CellVotes:
+    """The votes of one cell and the decoders of the paper on them.
+
+    Attributes
+    ----------
+    code : Code
+    n_classes : int
+    validation, clean, triggered : tuple of (votes, labels)
+        ``triggered`` is None without attackers.
+    attackers : tuple of int
+    target : int
+        -1 without attackers.
+    scores : tuple of ndarray, shape (N, m, c), or None
+        Of the same inputs, where the vote files have them.
+    """
+
+    code: Code
+    n_classes: int
+    validation: tuple[NDArray[np.int64], NDArray[np.int64]]
+    clean: tuple[NDArray[np.int64], NDArray[np.int64]]
+    triggered: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+    attackers: tuple[int, ...]
+    target: int
+    scores: tuple[NDArray[Any], ...] | None
+
+    @cached_property
+    def confusion(self) -> NDArray[np.float64]:
+        """Confusion matrices of the validation half, shape (m, c, c)."""
+        return estimate_confusion(*self.validation, self.n_classes)
+
+    def decoder(self, **assumed: Any) -> BayesDecoder:
+        """Return the paper's decoder, with its assumptions unless told otherwise."""
+        return BayesDecoder(self.code, self.confusion, **assumed)
+
+    @cached_property
+    def others(self) -> NDArray[np.bool_]:
+        """Triggered inputs whose true label is not the target: those an attack can change."""
+        assert self.triggered is not None
+        return self.triggered[1] != self.target
+
+
+def read_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code) -> CellVotes:
+    """Read the vote files of a cell with at most one attacking group."""
+    about = read_about(place, repeat, n_attackers, code)
+    if len(about["groups"]) > 1:
+        raise InputError(f"{place.path}: studies are for one attacking group")
+
+    names = ["validation", "clean"] + ["triggered"] * len(about["groups"])
+    sets = [load_votes(place.votes(repeat, n_attackers, name)) for name in names]
+    pairs = [(found.votes, found.labels) for found in sets if found.labels is not None]
+    if len(pairs) < len(sets):
+        raise InputError(f"{place.path}: the votes of a run need labels to be studied")
+    scores = tuple(found.scores for found in sets if found.scores is not None)
+    group: dict[str, Any] = about["groups"][0] if about["groups"] else {"attackers": [], "target": -1}
+    return CellVotes(
+        code,
+        about["classes"],
+        pairs[0],
+        pairs[1],
+        pairs[2] if about["groups"] else None,
+        tuple(group["attackers"]),
+        group["target"],
+        scores if len(scores) == len(sets) else None,
+    )
+
+
+def study_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code, parts: Iterable[str]) -> dict[str, Any]:
+    """Add what is missing of ``parts`` (see `PARTS`) to the study of a cell, write it, and return it."""
+    file = place.path / "studies" / f"repeat{repeat}-attackers{n_attackers}.json"
+    known = load_study(file) if file.exists() else {}
+    missing = [part for part in parts if part not in known.get("parts", [])]
+    if missing:
+        cell = read_cell(place, repeat, n_attackers, code)
+        known = {"format": FORMAT, "repeat": repeat, "n_attackers": n_attackers, "code_digest": code.digest, **known}
+        for part in missing:
+            for key, value in PARTS[part](cell).items():
+                known[key] = {**known.get(key, {}), **value} if isinstance(value, dict) else value
+        known["parts"] = sorted({*known.get("parts", []), *missing})
+        write_text_atomic(file, json.dumps(known, indent=1) + "\n")
+    return known
+
+
+def load_study(file: Path) -> dict[str, Any]:
+    """Read a study; a file of another kind is refused by name."""
+    try:
+        study = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: not a readable study ({error})") from error
+    if not isinstance(study, dict) or study.get("format") != FORMAT:
+        raise InputError(f"{file}: not a {FORMAT} file")
+    return study
+
+
+def _study_paper(cell: CellVotes) -> dict[str, Any]:
+    """Plurality and the paper's decoder: labels, alarms, detection, suspects alone and pooled."""
+    decoder = cell.decoder()
+    plain = PluralityDecoder(n_classes=cell.n_classes)
+    found = compare(cell, "plurality", plain.decode)
+    found |= {"decoders": found["decoders"] | compare(cell, "bayes", decoder.decode)["decoders"]}
+    if cell.triggered is None:
+        return found
+    votes = cell.triggered[0][cell.others]
+    calm, alarmed = decoder.decode(cell.clean[0]).attack_probability, decoder.decode(votes)
+    named = cell.decoder(attackers_prior=(0, 1 / 3, 1 / 3, 1 / 3)).decode(votes)
+    tracking = {"bayes": score_suspects(cell, alarmed.suspects), "bayes-named": score_suspects(cell, named.suspects)}
+    rng = np.random.default_rng([len(votes), len(cell.attackers)])
+    for size in POOLS:
+        pools = [votes[rng.choice(len(votes), size, replace=False)] for _ in range(DRAWS)]
+        tracking[f"pooled-{size}"] = score_suspects(cell, pool_evidence(decoder, pools).suspects)
+    return found | {"tracking": tracking, "detection": {"bayes": detect(calm, alarmed.attack_probability)}}
+
+
+def _study_discounted(cell: CellVotes) -> dict[str, Any]:
+    """Our decoder on hard votes."""
+    from codeward.decoding.soft import DiscountedDecoder
+
+    decoder = DiscountedDecoder(cell.code, cell.n_classes).fit(*cell.validation)
+    found = compare(cell, "discounted", decoder.decode)
+    if cell.triggered is not None:
+        alarmed = decoder.decode(cell.triggered[0][cell.others])
+        calm = decoder.decode(cell.clean[0]).attack_probability
+        found["tracking"] = {"discounted": score_suspects(cell, alarmed.suspects)}
+        found["detection"] = {"discounted": detect(calm, alarmed.attack_probability)}
+    return found
+
+
+def _study_scores(cell: CellVotes) -> dict[str, Any]:
+    """Our decoder on class scores; nothing where the vote files have none."""
+    from codeward.decoding.soft import SoftDecoder
+
+    if cell.scores is None:
+        return {}
+    decoder = SoftDecoder(cell.code).fit(cell.scores[0].astype(np.float64), cell.validation[1])
+    sets = [decoder.decode(scores.astype(np.float64)) for scores in cell.scores[1:]]
+    labels = [cell.clean[1]] if cell.triggered is None else [cell.clean[1], cell.triggered[1]]
+    every = [np.ones(len(part), dtype=bool) for part in labels]
+    found: dict[str, Any] = {"clean": count_right(sets[0], labels[0], every[0])}
+    if cell.triggered is None:
+        return {"decoders": {"soft": found}}
+    rows = cell.others
+    found["triggered"] = {
+        "all": count_right(sets[1], labels[1], every[1]),
+        "other_labels": count_right(sets[1], labels[1], rows),
+    }
+    suspects = [who for who, kept in zip(sets[1].suspects, rows, strict=True) if kept]
+    return {
+        "decoders": {"soft": found},
+        "tracking": {"soft": score_suspects(cell, suspects)},
+        "detection": {"soft": detect(sets[0].attack_probability, sets[1].attack_probability[rows])},
+    }
+
+
+def _study_assumptions(cell: CellVotes) -> dict[str, Any]:
+    """Let the paper's decoder assume wrong rates of attack and success."""
+    rows = []
+    for rate, success in product(RATES, SUCCESSES):
+        decode = cell.decoder(attack_rate=rate, success_rate=success).decode
+        counted = compare(cell, "it", decode)["decoders"]["it"]
+        row = {"attack_rate": rate, "success_rate": success}
+        row |= {"clean_right": counted["clean"]["right"], "clean_alarms": counted["clean"]["alarms"]}
+        if "triggered" in counted:
+            row |= {key: counted["triggered"]["all"][key] for key in ("right", "alarms")}
+        rows.append(row)
+    return {"assumed": rows}
+
+
+def _study_certificates(cell: CellVotes) -> dict[str, Any]:
+    """Certified accuracy on clean votes of models that nobody attacked; nothing for others."""
+    if cell.attackers:
+        return {}
+    votes, labels = cell.clean
+    held = {"plurality": certify(votes, cell.code, threat="arbitrary", max_attackers=TOP)}
+    k = inspect(cell.code).correct_arbitrary
+    if k:
+        decoder = ConsensusDecoder(cell.code, k)
+        name = f"consensus for k = {k}"
+        held[name] = certify(votes, cell.code, threat="arbitrary", decoder=decoder, max_attackers=TOP)
+    few = certify(
+        votes[:CERTIFIED], cell.code, threat="deterministic", decoder="bayes", confusion=cell.confusion, max_attackers=3
+    )
+    certified = {}
+    for name, found in {**held, "bayes": few}.items():
+        right = found.labels == labels[: len(found.labels)]
+        counts = [int((right & (found.radius >= radius)).sum()) for radius in range(found.searched + 1)]
+        certified[name] = {"threat": found.threat, "inputs": len(right), "right": counts}
+    return {"certified": certified}
+
+
+#: Parts of a study, by name.
+PARTS: dict[str, Callable[[CellVotes], dict[str, Any]]] = {
+    "paper": _study_paper,
+    "discounted": _study_discounted,
+    "scores": _study_scores,
+    "assumptions": _study_assumptions,
+    "certificates": _study_certificates,
+}
+
+
+def choose_parts(path: str, repeat: int, n_attackers: int, smoke: bool = False) -> tuple[str, ...]:
+    """Return the parts that a cell of a grid gets: the costly ones where they are compared.
+
+    Parameters
+    ----------
+    path : str
+        Folder of the run in the grid, ``<data set>-<setting>/<code>``.
+    repeat, n_attackers : int
+    smoke : bool
+        Leave out what takes over a second a cell.
+    """
+    setting, _, code = path.rpartition("/")
+    parts = ["paper"]
+    if repeat == 0 and n_attackers == 0 and not smoke:
+        parts.append("certificates")
+    if repeat == 0 and code in ("c", "d"):
+        parts.append("assumptions")
+    if repeat < 3 and setting.endswith("-iid") and code in ("c", "d", "g", "h16", "btc3416") and not smoke:
+        parts += ["discounted", "scores"]
+    return tuple(parts)
+
+
+def compare(cell: CellVotes, name: str, decode: Callable[[NDArray[np.int64]], Decoded]) -> dict[str, Any]:
+    """Count right labels and alarms of a decoder on clean and triggered inputs."""
+    votes, labels = cell.clean
+    found: dict[str, Any] = {"clean": count_right(decode(votes), labels, np.ones(len(labels), dtype=bool))}
+    if cell.triggered is not None:
+        votes, labels = cell.triggered
+        decoded, every = decode(votes), np.ones(len(labels), dtype=bool)
+        counts = {"all": count_right(decoded, labels, every), "other_labels": count_right(decoded, labels, cell.others)}
+        found["triggered"] = counts
+    return {"decoders": {name: found}}
+
+
+def count_right(decoded: Decoded, labels: NDArray[np.int64], rows: NDArray[np.bool_]) -> dict[str, Any]:
+    """Count right labels and alarms among some rows."""
+    right, alarms = decoded.labels == labels, decoded.attack_probability > ALARM
+    total = int(rows.sum())
+    return {"right": share(int(right[rows].sum()), total), "alarms": share(int(alarms[rows].sum()), total)}
+
+
+def score_suspects(cell: CellVotes, suspects: Any) -> dict[str, Any]:
+    """Mean true and false positives."""
+    right, wrong = tracking_score(suspects, cell.attackers)
+    return {
+        "true_positives": round(float(right.mean()), 4),
+        "false_positives": round(float(wrong.mean()), 4),
+        "of_attackers": len(cell.attackers),
+        "inputs": len(right),
+    }
+
+
+def detect(calm: NDArray[np.float64], alarmed: NDArray[np.float64]) -> dict[str, Any]:
+    """AUC, and how many triggered inputs are found at 5% false alarms (threshold set on the same clean inputs)."""
+    curve = roc_curve(calm, alarmed)
+    hits = int((alarmed >= curve.threshold_for(0.05)).sum())
+    return {"auc": round(curve.auc, 5), "hits_at_5": share(hits, len(alarmed))}
