@@ -1,9 +1,10 @@
 """Training speed and accuracy on a GPU: plain PyTorch loop against codeward's lanes, in one run.
 
-    python benchmarks/train_gpu.py [--mnist DIR] [--cifar FILE.npz] [--quick]
+    python benchmarks/train_gpu.py [--mnist DIR] [--cifar FILE.npz] [--quick] [--norms]
 
 Speed is measured on random images of the right shape; accuracy on MNIST (idx files, .gz or plain) and on an .npz with
-``train_images, train_labels, test_images, test_labels`` when they are given. Prints one table.
+``train_images, train_labels, test_images, test_labels`` when they are given. Prints one table. With ``--norms`` it
+times ResNet18 with the compiler's batch norm and with the fused one instead, for several numbers of lanes.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from codeward._progress import silent
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training import PRESETS, TrainingSettings, build_network, plan_batches, plan_models, train_ensemble, vote
+from codeward.training import _lane as lane_module
 from codeward.training import _lanes as lanes_module
 from codeward.training._jobs import Job, Reporter, Workshop
 from codeward.training._resident import ResidentSamples
@@ -90,6 +92,24 @@ def lanes_speed(shape: tuple[int, int, int], settings: TrainingSettings, n_model
     return times["drive"] / (n_models * settings.epochs * 60) * 1e3
 
 
+def compare_norms() -> None:
+    """Print ms a model-step of ResNet18 for both batch norms and 2 to 4 lanes, in turns."""
+    fuse, lanes = lane_module.fuse_norms, lanes_module.LANES_LARGE
+    print("ResNet18, ms per model-step     compiler's batch norm   fused   ratio")
+    try:
+        for lanes_module.LANES_LARGE in (2, 3, 4):
+            times = []
+            for lane_module.fuse_norms in (lambda network: network, fuse):
+                torch.compiler.reset()
+                times.append(lanes_speed((3, 32, 32), PRESETS["cifar10"], 12, 180))
+            print(
+                f"{lanes_module.LANES_LARGE} lanes {times[0]:45.3f} {times[1]:7.3f} {times[0] / times[1]:7.3f}",
+                flush=True,
+            )
+    finally:
+        lane_module.fuse_norms, lanes_module.LANES_LARGE = fuse, lanes
+
+
 def accuracy_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return (vote(scores) == labels[:, None]).mean(axis=0)
 
@@ -133,9 +153,13 @@ def main() -> None:
     parser.add_argument("--mnist", type=Path)
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--norms", action="store_true")
     options = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
+    if options.norms:
+        compare_norms()
+        return
     print("ms per model-step, batch 128          plain fp32 loop   lanes (models)   ratio")
     few = 0.2 if options.quick else 1
     rows = (("MNIST CNN", "mnist", (1, 28, 28), 60, int(600 * few)), ("ResNet18", "cifar10", (3, 32, 32), 12, 180))

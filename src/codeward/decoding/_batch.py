@@ -1,6 +1,6 @@
 """Many inputs together: a batch of unlabelled queries, and inputs known to share one trigger."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,13 +132,13 @@ def pool_evidence(decoder: BayesDecoder, votes_groups: Sequence[ArrayLike]) -> P
     """
     sets, n_classes, rate = decoder.sets_, decoder.n_classes, decoder.attack_rate
     alarms, targets, patterns = [], [], []
-    for group in votes_groups:
-        joint = decoder.log_likelihood(group).sum(axis=0) + np.log(sets.weights / n_classes)[:, None]
+    for attacked_each, clean_each in _look_up(decoder, votes_groups):
+        joint = attacked_each.sum(axis=0) + np.log(sets.weights / n_classes)[:, None]
         top = joint.max()
         mass = np.exp(joint - top)
         with np.errstate(divide="ignore"):
             attacked = np.log(rate) + top + np.log(mass.sum())
-            clean = np.log1p(-rate) + decoder.clean_log_likelihood(group).sum()
+            clean = np.log1p(-rate) + clean_each.sum()
         alarms.append(float(np.exp(attacked - np.logaddexp(attacked, clean))))
         targets.append(mass.sum(axis=0))
         patterns.append(mass.sum(axis=1) / mass.sum())
@@ -150,3 +150,26 @@ def pool_evidence(decoder: BayesDecoder, votes_groups: Sequence[ArrayLike]) -> P
         [sets.best_sets[row] for row in best.tolist()],
         np.minimum(np.asarray(by_pattern @ sets.members), 1.0),
     )
+
+
+def _look_up(
+    decoder: BayesDecoder, groups: Sequence[ArrayLike]
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield the likelihoods of every group's inputs, (q, patterns, c) under attack and (q,) clean.
+
+    Groups share most of their vote vectors, so each distinct one is weighed once, as far as memory allows.
+    """
+    model, width = decoder.vote_model_, decoder.sets_.weights.size * decoder.n_classes
+    checked = [check_votes(group, model.n_models, model.n_classes) for group in groups]
+    # As many groups at a time as are sure to fit, at least one.
+    ends = np.cumsum([len(group) for group in checked])
+    start = 0
+    while start < len(checked):
+        before = ends[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + MAX_BATCH // (4 * width), side="right")))
+        distinct, inverse = distinct_rows(np.concatenate(checked[start:end]), model.n_classes)
+        attacked, clean = decoder.log_likelihood(distinct), decoder.clean_log_likelihood(distinct)
+        for group in checked[start:end]:
+            rows, inverse = inverse[: len(group)], inverse[len(group) :]
+            yield attacked[rows], clean[rows]
+        start = end

@@ -6,6 +6,7 @@ instead of reading the output, and add the two gradients of a tensor that is als
 parameters, same buffers, same function; float32 sums. Nothing is shared between models: all state comes as arguments.
 """
 
+import logging
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 
 from codeward.training._architectures import _ResidualBlock
 
-#: Counters a step hands to its batch norms, all zero before and after each: one for every 64 channels of the widest.
-TICKETS = 64
+_LOG = logging.getLogger(__name__)
+
+#: Counters a step hands to its batch norms, all zero before and after each: one for every 32 channels of the widest.
+TICKETS = 128
 
 #: Values, and a tensor without content that stands for them where they are used a second time.
 Forked = tuple[Tensor, Tensor]
@@ -100,7 +103,7 @@ def channel_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradient before the ReLU and the gradients of weight and bias.
 
-    The gradient behind the ReLU is ``grad`` plus ``carry``; what the ReLU let through is told by ``result``, or computed
+    The gradient behind the ReLU is ``grad`` plus ``carry``; what the ReLU let through is told by ``result``, or found
     anew from ``rows``. Without ``keep`` the first result is empty.
     """
     if rows.is_cuda:
@@ -188,7 +191,8 @@ class FusedBlock(nn.Module):
 
     def __init__(self, block: _ResidualBlock) -> None:
         super().__init__()
-        self.conv1, self.bn1, self.conv2, self.bn2 = block.conv1, block.bn1, block.conv2, block.bn2
+        self.conv1, self.bn1, self.conv2, self.bn2 = block.conv1, _fuse(block.bn1), block.conv2, _fuse(block.bn2)
+        self.bn1.relu = self.bn2.relu = True
         self.stride, self.shortcut = block.stride, block.shortcut
 
     def forward(self, given: Tensor | Forked) -> Tensor | Forked:
@@ -203,17 +207,30 @@ def fuse_norms(network: nn.Module) -> nn.Module:
     """Replace, in place, plain batch norms with the ReLUs behind them, and residual blocks, by their fused kin."""
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.BatchNorm2d and _can_fuse(child):
-                setattr(module, name, _fuse(child))
+            if type(child) is _ResidualBlock:
+                setattr(module, name, FusedBlock(child))
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is _ResidualBlock:
-                assert isinstance(child.bn1, FusedNorm) and isinstance(child.bn2, FusedNorm)
-                child.bn1.relu = child.bn2.relu = True
-                setattr(module, name, FusedBlock(child))
+            if type(child) is nn.BatchNorm2d and _can_fuse(child):
+                setattr(module, name, _fuse(child))
         if type(module) is nn.Sequential:
             _join(module)
     return network
+
+
+def kernels_run(device: torch.device, kind: torch.dtype) -> bool:
+    """Say whether the operations work on this device for activations of this type; on a GPU they need Triton."""
+    # Multiples of 16, as real sizes mostly are: what Triton compiles here serves the training too.
+    rows, vector = torch.zeros(16, 16, device=device, dtype=kind), torch.zeros(16, device=device)
+    tickets = torch.zeros(TICKETS, dtype=torch.int32, device=device)
+    try:
+        mean, rstd = channel_moments(rows, vector.clone(), vector.clone(), tickets, 0.1, 1.0)
+        result, _ = normalize(rows, vector, vector, mean, rstd, tickets, rows, None, True, False)
+        channel_gradients(rows, rows, result, rows, vector, vector, mean, rstd, tickets, True, True)
+    except Exception as error:
+        _LOG.warning("training: fused batch norm is not to be had here (%s); training without it", error)
+        return False
+    return True
 
 
 def _join(chain: nn.Sequential) -> None:
@@ -226,7 +243,7 @@ def _join(chain: nn.Sequential) -> None:
         elif isinstance(layer, FusedBlock):
             if last is not None and isinstance(layer.shortcut, nn.Identity):
                 last.fork = True
-            last = layer.bn2  # type: ignore[assignment]
+            last = layer.bn2
         elif isinstance(layer, FusedNorm):
             last = layer
         elif type(layer) is not nn.Identity:
@@ -235,7 +252,7 @@ def _join(chain: nn.Sequential) -> None:
 
 def _can_fuse(norm: nn.BatchNorm2d) -> bool:
     plain = norm.affine and norm.track_running_stats and norm.momentum is not None
-    return plain and norm.num_features <= 64 * TICKETS
+    return plain and norm.num_features <= 32 * TICKETS
 
 
 def _fuse(norm: nn.BatchNorm2d) -> FusedNorm:

@@ -12,10 +12,13 @@ import triton  # type: ignore[import-not-found,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor
 
-#: Rows and channels of a tile, partial sums added at a time, warps, programs at most, tiles loaded ahead. Fixed numbers, because another
-#: division of the rows would give other last bits.
-_MOMENTS = (64, 32, 128, 4, 528, 1)
-_GRADIENTS = (32, 64, 64, 8, 264, 1)
+#: Rows and channels of a tile, partial sums added at a time, warps, programs at most, tiles loaded ahead: the best of
+#: those tried on an H200 (docs/training-speed.md). Fixed, because another division of the rows has other last bits.
+_MOMENTS = (64, 32, 128, 4, 264, 5)
+_GRADIENTS = (64, 32, 128, 4, 132, 5)
+_GRADIENTS_KEPT = (32, 64, 64, 4, 132, 5)
+#: Tiles loaded ahead where values have four bytes: more would not fit beside each other on smaller GPUs.
+_FEWER_STAGES = 3
 #: Rows and channels of a tile, warps.
 _NORMALIZE = (32, 64, 4)
 
@@ -206,7 +209,15 @@ def moments(
     mean, rstd = torch.empty_like(running_mean), torch.empty_like(running_mean)
     tensors = (rows, partial, tickets, mean, rstd, running_mean, running_var)
     sizes = (n_rows, channels, slice_rows, momentum, eps)
-    _moments[parts, blocks](*tensors, *sizes, HIGH=high, WIDE=wide, STEP=step, STAGES=stages, num_warps=warps)
+    _moments[parts, blocks](
+        *tensors,
+        *sizes,
+        HIGH=high,
+        WIDE=wide,
+        STEP=step,
+        STAGES=stages if rows.element_size() == 2 else _FEWER_STAGES,
+        num_warps=warps,
+    )
     return mean, rstd
 
 
@@ -225,7 +236,7 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradient before the ReLU and those of weight and bias; see `_norm.channel_gradients`."""
     n_rows, channels = rows.shape
-    high, wide, step, warps, programs, stages = _GRADIENTS
+    high, wide, step, warps, programs, stages = _GRADIENTS_KEPT if keep else _GRADIENTS
     parts, blocks, slice_rows = _divide(n_rows, channels, high, wide, programs)
     partial = rows.new_empty(2, parts, channels, dtype=torch.float32)
     before = torch.empty_like(rows) if keep else rows.new_empty(0)
@@ -234,7 +245,16 @@ def gradients(
     tensors = (*inputs, weight, bias, mean, rstd, before, partial, tickets, for_weight, for_bias)
     flags = {"CARRY": carry is not None, "RELU": relu, "RESULT": result is not None, "KEEP": keep}
     _gradients[parts, blocks](
-        *tensors, n_rows, channels, slice_rows, **flags, HIGH=high, WIDE=wide, STEP=step, STAGES=stages, num_warps=warps
+        *tensors,
+        n_rows,
+        channels,
+        slice_rows,
+        **flags,
+        HIGH=high,
+        WIDE=wide,
+        STEP=step,
+        STAGES=stages if rows.element_size() == 2 else _FEWER_STAGES,
+        num_warps=warps,
     )
     return before, for_weight, for_bias
 

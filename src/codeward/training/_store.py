@@ -25,7 +25,7 @@ from codeward.training._settings import TrainingSettings
 _LOG = logging.getLogger(__name__)
 
 #: Part of every key; raised when training changes what it computes for the same inputs.
-FORMAT = 1
+FORMAT = 2
 
 
 def model_key(

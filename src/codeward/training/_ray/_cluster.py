@@ -88,6 +88,7 @@ class Cluster:
         ray, self._ray = self._ray, None
         if ray is not None and self._owned:
             ray.shutdown()
+            _let_print(ray, True)
         self._owned = False
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -138,6 +139,7 @@ class Cluster:
                     "Ray was imported before codeward could keep it on the loopback interface; set "
                     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before the program starts"
                 )
+            _let_print(self._ray, False)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Ray's notes to its own users
                 self._ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
@@ -148,3 +150,9 @@ class Cluster:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             where = "" if address == "local" else " (codeward must run on a machine of the cluster)"
             raise InputError(f"cluster {address}: {reason}{where}") from error
+
+
+def _let_print(ray: Any, allowed: bool) -> None:
+    """Let Ray write about lost workers to stdout, or not: it belongs to a command's results, and Ray has no switch."""
+    if hasattr(ray._private.worker, "_worker_logs_enabled"):
+        ray._private.worker._worker_logs_enabled = allowed

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
 
-from codeward import __version__
 from codeward._errors import InputError
 from codeward._progress import silent
 from codeward.data import Overlay, Samples
@@ -43,7 +43,7 @@ class Recipe:
 
 def list_versions() -> dict[str, str]:
     """Return the releases of what decides a model's bytes; the build of a release (``+cpu``) does not count."""
-    return {"codeward": __version__, "torch": torch.__version__.partition("+")[0], "numpy": np.__version__}
+    return {"codeward": version("codeward"), "torch": torch.__version__.partition("+")[0], "numpy": np.__version__}
 
 
 def describe_arithmetic(device: str) -> str:

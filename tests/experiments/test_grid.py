@@ -1,0 +1,170 @@
+import json
+import shutil
+
+import pytest
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.experiments import (
+    ask_grid,
+    count_grid,
+    list_cells,
+    load_records,
+    plan_study,
+    run_experiment,
+    study_grid,
+)
+from codeward.experiments._findings import PARTS, choose_parts, load_study, read_cell, study_cell
+from codeward.training import ModelStore
+
+
+def small_plan(**changes):
+    """Two codes that share no model, two numbers of attackers, one epoch."""
+    plan = plan_study("figure5", smoke=True, codes=("b", "d"), splits=("iid",))
+    for path, config in plan.items():
+        training = config.training.model_copy(update={"epochs": 1})
+        attack = config.attack.model_copy(update={"attackers": (0, 2)})
+        plan[path] = config.model_copy(update={"training": training, "attack": attack, **changes})
+    return plan
+
+
+def vote_bytes(folder):
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*.npz")}
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grid")
+    plan = small_plan()
+    ask_grid(plan, folder, ModelStore(folder / "store"))
+    return folder, plan, list(count_grid(plan, folder))
+
+
+def test_a_grid_is_a_folder_of_run_folders_with_the_records_of_codeward_run(grid, tmp_path):
+    folder, plan, counted = grid
+    assert [cell.path for cell, _ in counted] == ["digits-iid/b"] * 2 + ["digits-iid/d"] * 2
+    alone = list(run_experiment(plan["digits-iid/d"], tmp_path / "d"))
+    shared = load_records(folder / "digits-iid/d")
+    for one, other in zip(alone, shared, strict=True):
+        for key in ("figures", "config_digest", "code_digest", "training", "repeat", "n_attackers"):
+            assert one[key] == other[key], key
+
+
+def test_a_finished_grid_trains_nothing_and_changes_nothing(grid, tmp_path):
+    folder, plan, counted = grid
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    ask_grid(plan, folder, ModelStore(tmp_path / "elsewhere"))
+    assert [record for _, record in count_grid(plan, folder)] == [record for _, record in counted]
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_cells_that_are_missing_are_made_again_with_the_same_votes(grid, tmp_path):
+    folder, plan, _ = grid
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    shutil.rmtree(copy / "store")
+    for file in (copy / "digits-iid/d").rglob("repeat0-attackers2*"):
+        file.unlink()
+    ask_grid(plan, copy, ModelStore(copy / "store"))
+    assert vote_bytes(copy) == vote_bytes(folder)
+
+
+def test_records_come_from_vote_files_alone(grid, tmp_path, monkeypatch):
+    folder, plan, counted = grid
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "records"))
+    monkeypatch.setattr("codeward.experiments._setting.load_dataset", None)  # nothing may load data
+    again = [record for _, record in count_grid(plan, copy)]
+    for one, (_, other) in zip(again, counted, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_more_repeats_and_attackers_go_into_the_same_folder(grid, tmp_path):
+    folder, plan, _ = grid
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    grown = {path: config.model_copy(update={"repeats": 2}) for path, config in plan.items()}
+    assert [cell.is_asked for cell in list_cells(grown, copy)] == [True] * 4 + [False] * 4
+    ask_grid({"digits-iid/b": grown["digits-iid/b"]}, copy, ModelStore(copy / "store"))
+    assert sum(cell.is_asked for cell in list_cells(grown, copy)) == 6
+
+
+def test_votes_of_another_code_are_refused(grid, tmp_path):
+    folder, plan, _ = grid
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "records"))
+    shutil.copy(folder / "digits-iid/b/code.json", copy / "digits-iid/d/code.json")
+    with pytest.raises(InputError, match="votes of another code"):
+        list(count_grid(plan, copy))
+
+
+def test_studies_hold_every_part_once_and_agree_with_the_records(grid, tmp_path):
+    folder, plan, counted = grid
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store"))
+    study_grid(plan, copy, smoke=True)
+    for cell, record in counted:
+        study = load_study(copy / cell.path / "studies" / f"repeat0-attackers{cell.n_attackers}.json")
+        assert study["parts"] == sorted(choose_parts(cell.path, 0, cell.n_attackers, smoke=True))
+        for name, key in (("plurality", "plurality"), ("bayes", "bayes")):
+            counts = study["decoders"][name]
+            assert counts["clean"]["right"] == record["figures"]["clean"]["all"][key]
+            for group in record["figures"]["groups"]:
+                for rows in ("all", "other_labels"):
+                    assert counts["triggered"][rows]["right"] == group["triggered"][rows][key]
+        if cell.n_attackers:
+            assert study["tracking"]["pooled-5"]["of_attackers"] == 2
+            assert 0 <= study["detection"]["bayes"]["auc"] <= 1
+            # Made to name somebody, the decoder always names one to three users.
+            named = study["tracking"]["bayes-named"]
+            assert 1 <= named["true_positives"] + named["false_positives"] <= 3
+
+
+def test_certified_counts_never_rise_with_the_attackers(grid):
+    folder, plan, _ = grid
+    code = Code.load(folder / "digits-iid/d/code.json")
+    from codeward.experiments import RunFolder
+
+    cell = read_cell(RunFolder(folder / "digits-iid/d"), 0, 0, code)
+    for found in PARTS["certificates"](cell)["certified"].values():
+        assert found["right"] == sorted(found["right"], reverse=True)
+        assert found["right"][0] <= found["inputs"]
+
+
+def test_a_study_of_another_kind_is_refused_by_name(grid, tmp_path):
+    folder, _, _ = grid
+    copy = tmp_path / "d"
+    shutil.copytree(folder / "digits-iid/d", copy)
+    (copy / "studies").mkdir()
+    (copy / "studies/repeat0-attackers0.json").write_text(json.dumps({"format": "other"}))
+    from codeward.experiments import RunFolder
+
+    with pytest.raises(InputError, match="not a codeward-study/1 file"):
+        study_cell(RunFolder(copy), 0, 0, Code.load(copy / "code.json"), ["paper"])
+
+
+def test_the_papers_grids_are_complete():
+    figure, table = plan_study("figure5", "cifar10"), plan_study("table1", "mnist")
+    assert len(figure) == 4 * 6
+    assert {config.repeats for config in figure.values()} == {5}
+    assert {config.users for config in figure.values()} == {12}
+    assert figure["cifar10-alpha0.1/c"].split.alpha == 0.1
+    assert {config.repeats for config in table.values()} == {10}
+    assert {config.users for config in table.values()} == {16}
+    assert {"mnist-iid/g", "mnist-iid/h16"} <= set(table)
+    for plan in (figure, table):
+        assert {config.attack.attackers for config in plan.values()} == {(0, 1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("study", "options", "words"),
+    [
+        ("figure6", {}, "figure5, table1, past"),
+        ("figure5", {"codes": ("g",)}, "--code g: figure5 has a, b"),
+        ("table1", {"splits": ("alpha1",)}, "--split alpha1: table1 has iid"),
+    ],
+)
+def test_what_a_study_does_not_have_is_refused_by_name(study, options, words):
+    with pytest.raises(InputError, match=words):
+        plan_study(study, **options)
