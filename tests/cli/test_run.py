@@ -13,7 +13,7 @@ SMALL = ["--set", "code.name=d", "--set", "training.epochs=2", "--set", "attack.
 
 
 def vote_bytes(folder):
-    return {file.name: file.read_bytes() for file in sorted((folder / "votes").iterdir())}
+    return {file.name: file.read_bytes() for file in sorted((folder / "votes").glob("*.npz"))}
 
 
 @pytest.fixture(scope="module")

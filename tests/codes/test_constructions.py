@@ -68,7 +68,9 @@ def test_bit_codes_tell_single_users_apart_with_the_fewest_rows(n_users):
     assert find_twin_break(enumerate_patterns(code, 1)) is None
 
 
-@pytest.mark.parametrize(("n_users", "k"), [(9, 2), (16, 2), (25, 2), (27, 1), (30, 3), (4, 3), (16, 3), (64, 2), (8, 2)])
+@pytest.mark.parametrize(
+    ("n_users", "k"), [(9, 2), (16, 2), (25, 2), (27, 1), (30, 3), (4, 3), (16, 3), (64, 2), (8, 2)]
+)
 def test_kautz_singleton_matrices_are_disjunct(n_users, k):
     code = kautz_singleton_code(n_users, k)
     assert find_twin_break(enumerate_patterns(code, k)) is None

@@ -53,7 +53,7 @@ def test_a_fold_has_no_say_in_its_own_calibration():
     second = cross_calibrate(scores, changed, np.random.default_rng(5))
     assert len(first.held_out) == N_FOLDS
     if first.penalty == second.penalty:
-        np.testing.assert_array_equal(first.held_out[0].weights, second.held_out[0].weights)
-    assert np.abs(first.held_out[1].weights - second.held_out[1].weights).max() > 1e-3
+        np.testing.assert_array_equal(first.held_out[0].parameters, second.held_out[0].parameters)
+    assert np.abs(first.held_out[1].parameters - second.held_out[1].parameters).max() > 1e-3
     rows = np.flatnonzero(own)
     np.testing.assert_array_equal(first.apply_held_out(scores[rows], rows), first.held_out[0].apply(scores[rows]))

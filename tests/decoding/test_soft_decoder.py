@@ -8,9 +8,11 @@ from codeward._errors import InputError
 from codeward.codes import named_code
 from codeward.decoding import BayesDecoder, PluralityDecoder, estimate_confusion
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
+from codeward.decoding.soft._blending import blend, choose_blend
 from codeward.decoding.soft._calibration import log_softmax
-from codeward.decoding.soft._fusion import Sums, log_sum, sum_explanations
-from codeward.decoding.soft._verdicts import blend, choose_blend, choose_threshold
+from codeward.decoding.soft._explanations import Sums, log_sum
+from codeward.decoding.soft._judges import sum_explanations
+from codeward.decoding.soft._verdicts import choose_threshold
 
 CODE = named_code("c")
 N_CLASSES = 6
@@ -38,7 +40,7 @@ def plant(scores, attackers, target, factor=1.0, success=1.0, seed=0):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return SoftDecoder(CODE, n_simulated=1000).fit(*make_scores(0))
+    return SoftDecoder(CODE).fit(*make_scores(0))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,7 @@ def test_pooled_evidence_names_the_target_and_the_pattern(fitted, fresh):
     clean = fitted.clean_log_likelihood(scores[chosen])
     prior = fitted.explanations_.log_weights[:, None]
     every = log_sum((fitted.log_likelihood(scores[chosen]) + prior).reshape(20, -1)) - clean
-    voted = sum_explanations(fitted._weigh(scores[chosen]), fitted.explanations_, fitted.tuned_.fusion).gap
+    voted = sum_explanations(fitted._weigh(scores[chosen]), fitted.explanations_, fitted.tuned_.judges).gap
     assert (every >= voted - 1e-9).all()
     votes = scores[chosen].argmax(axis=2)
     assert fitted.fallback_.clean_log_likelihood(votes).shape == (20,)

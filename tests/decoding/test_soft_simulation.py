@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from codeward.codes import named_code
 from codeward.decoding.soft._calibration import log_softmax
-from codeward.decoding.soft._fusion import list_explanations
+from codeward.decoding.soft._explanations import list_explanations
 from codeward.decoding.soft._simulation import FAMILIES, draw_attacks, overwrite_scores, overwrite_votes
 
 

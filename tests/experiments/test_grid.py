@@ -6,6 +6,7 @@ import pytest
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.experiments import (
+    RunFolder,
     ask_grid,
     count_grid,
     list_cells,
@@ -122,10 +123,8 @@ def test_studies_hold_every_part_once_and_agree_with_the_records(grid, tmp_path)
 
 
 def test_certified_counts_never_rise_with_the_attackers(grid):
-    folder, plan, _ = grid
+    folder, _, _ = grid
     code = Code.load(folder / "digits-iid/d/code.json")
-    from codeward.experiments import RunFolder
-
     cell = read_cell(RunFolder(folder / "digits-iid/d"), 0, 0, code)
     for found in PARTS["certificates"](cell)["certified"].values():
         assert found["right"] == sorted(found["right"], reverse=True)
@@ -138,8 +137,6 @@ def test_a_study_of_another_kind_is_refused_by_name(grid, tmp_path):
     shutil.copytree(folder / "digits-iid/d", copy)
     (copy / "studies").mkdir()
     (copy / "studies/repeat0-attackers0.json").write_text(json.dumps({"format": "other"}))
-    from codeward.experiments import RunFolder
-
     with pytest.raises(InputError, match="not a codeward-study/1 file"):
         study_cell(RunFolder(copy), 0, 0, Code.load(copy / "code.json"), ["paper"])
 

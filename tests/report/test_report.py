@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -17,31 +16,6 @@ from codeward.report._svg import adopt_svg
 from codeward.report._tables import show_number, show_share
 
 STORED = Path(__file__).parents[2] / "results" / "cifar10-iid" / "c"
-VOID = {"meta", "link", "img", "br", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Elements, ids, links and the text; complains about tags that do not nest."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.open, self.tags, self.ids, self.links, self.text = [], [], [], [], ""
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self.ids += [value for key, value in attrs if key == "id"]
-        self.links += [value for key, value in attrs if key in ("src", "href", "srcset", "data", "action")]
-        assert not [key for key, _ in attrs if key.startswith("on")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.fixture(scope="session")
@@ -61,16 +35,16 @@ def report(folder):
     return build_report(folder)
 
 
-def test_the_page_nests_and_asks_for_nothing_outside_itself(report):
-    page = Page(report.html)
+def test_the_page_nests_and_asks_for_nothing_outside_itself(report, read_page):
+    page = read_page(report.html)
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
     assert len(page.ids) == len(set(page.ids))
     assert not {"script", "link", "iframe", "object", "img"} & {tag for tag, _ in page.tags}
     assert not re.findall(r"url\((?!#)|@import|https?://", report.html)
 
 
-def test_tables_have_captions_and_headers_with_scope_and_scroll_by_themselves(report):
-    page = Page(report.html)
+def test_tables_have_captions_and_headers_with_scope_and_scroll_by_themselves(report, read_page):
+    page = read_page(report.html)
     tables = [attrs for tag, attrs in page.tags if tag == "table"]
     assert len(tables) == len([tag for tag, _ in page.tags if tag == "caption"]) == report.html.count('class="scroll"')
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in page.tags if tag == "th")
@@ -120,7 +94,7 @@ def test_several_repeats_give_mean_and_sample_deviation_and_one_gives_counts():
     assert show_number([1.0, 3.0]) == "2.00 ± 1.41"
 
 
-def test_text_of_the_folder_is_escaped(folder, tmp_path):
+def test_text_of_the_folder_is_escaped(folder, tmp_path, read_page):
     copy = shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("store", "votes"))
     for file in (copy / "records").glob("*.json"):
         record = json.loads(file.read_text())
@@ -128,7 +102,7 @@ def test_text_of_the_folder_is_escaped(folder, tmp_path):
         record["versions"]["numpy"] = "<img src=x onerror=alert(1)>"
         file.write_text(json.dumps(record))
     html = build_report(copy).html
-    Page(html)
+    read_page(html)
     assert "<script" not in html
     assert "<img" not in html
     assert "&lt;img src=x" in html
@@ -142,12 +116,14 @@ def test_without_vote_files_the_page_says_what_is_missing(folder, tmp_path):
     assert "No vote files of attacked models" in made.html
 
 
-def test_without_matplotlib_the_figures_stay_and_the_page_says_why_there_are_no_plots(folder, report, monkeypatch):
+def test_without_matplotlib_the_figures_stay_and_the_page_says_why_there_are_no_plots(
+    folder, report, monkeypatch, read_page
+):
     monkeypatch.setattr("codeward.report._html.find_spec", lambda name: None)
     made = build_report(folder)
     assert made.to_json()["auc"] == report.to_json()["auc"]
     assert "matplotlib is missing" in made.html
-    Page(made.html)
+    read_page(made.html)
 
 
 def test_a_picture_from_the_folder_brings_no_scripts_and_no_outside_links():
@@ -202,9 +178,9 @@ def test_records_of_two_configurations_are_refused(folder, tmp_path):
 
 
 @pytest.mark.skipif(not STORED.is_dir(), reason="the stored results are not part of this checkout")
-def test_stored_results_without_scores_and_plots_are_reported(tmp_path):
+def test_stored_results_without_scores_and_plots_are_reported(tmp_path, read_page):
     made = write_report(STORED, tmp_path / "c.html")
-    page = Page((tmp_path / "c.html").read_text(encoding="utf-8"))
+    page = read_page((tmp_path / "c.html").read_text(encoding="utf-8"))
     record = json.loads((STORED / "records" / "repeat0-attackers3.json").read_text())
     counted = record["figures"]["groups"][0]["triggered"]["other_labels"]["bayes"]
     assert f"{counted['count']:,} of {counted['of']:,}" in page.text

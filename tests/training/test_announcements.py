@@ -38,9 +38,13 @@ def test_an_error_in_a_callback_reaches_the_caller():
 
 
 def test_after_an_error_in_training_that_error_is_raised():
-    with pytest.raises(KeyboardInterrupt), Announcer([("a",)], {"a"}, lambda task: None) as announcer:
-        announcer.note("a")
-        raise KeyboardInterrupt
+    def train():
+        with Announcer([("a",)], {"a"}, lambda task: None) as announcer:
+            announcer.note("a")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
 
 
 def test_nobody_need_listen():

@@ -311,7 +311,7 @@ def test_ctrl_c_leaves_a_folder_that_goes_on_and_no_process(tmp_path):
     started = {}
     try:
         deadline = time.monotonic() + 120
-        while not list(folder.glob("store/*/*.safetensors")):
+        while not list(folder.glob("store/*/*.json")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -330,7 +330,7 @@ def test_ctrl_c_leaves_a_folder_that_goes_on_and_no_process(tmp_path):
     while (left := [pid for pid in started if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
-    kept = len(list(folder.glob("store/*/*.safetensors")))
+    kept = len(list(folder.glob("store/*/*.json")))
     assert 0 < kept < 6
     assert main([*RUN, "-o", str(folder), "--quiet", "--engine", "serial"]) == 0
     assert load_records(folder)[0]["work"] == {"models": 6, "trained": 6 - kept, "reused": kept}

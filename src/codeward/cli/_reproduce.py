@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from codeward.cli._cluster import open_cluster
+
 
 def reproduce(
     study: str = typer.Argument(..., metavar="figure5|table1|past", help="What to reproduce."),
@@ -21,7 +23,10 @@ def reproduce(
     votes_only: bool = typer.Option(False, "--votes-only", help="Train and ask, but count on another machine."),
     count_only: bool = typer.Option(False, "--count-only", help="Train nothing; count what vote files there are."),
     studies: bool = typer.Option(True, help="Study the votes beyond the records: other decoders, certificates, ..."),
-    address: str = typer.Option(None, "--address", help="Train on the Ray cluster there (auto, HOST:PORT)."),
+    engine: str = typer.Option(None, "--engine", metavar="serial|ray", help="Train here (default) or with Ray."),
+    address: str = typer.Option(
+        None, "--address", metavar="auto|HOST:PORT", help="Ray cluster to join; by default Ray starts on this machine."
+    ),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bars."),
     as_json: bool = typer.Option(False, "--json", help="Print what is complete as one JSON object."),
 ) -> None:
@@ -45,7 +50,8 @@ def reproduce(
     shown = not quiet and not as_json
     try:
         if not count_only:
-            ask_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, address)
+            with open_cluster(engine, address) as cluster:
+                ask_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, cluster)
         records = [] if votes_only else [record for _, record in count_grid(runs, folder, shown)]
         if studies and not votes_only:
             study_grid(runs, folder, shown, smoke)

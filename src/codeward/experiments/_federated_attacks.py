@@ -26,17 +26,20 @@ class MaliciousUpdate:
         users in the row replaces the model when the others barely move it (Bagdasaryan et al., 2020).
     claim : int, optional
         Samples the attacker says it has; by default the truth.
+    device : str
+        Where it trains.
     """
 
     samples: Mapping[int, Samples] = field(default_factory=dict)
     boosts: Mapping[int, float] = field(default_factory=dict)
     claim: int | None = None
+    device: str = "cpu"
 
     def __call__(self, assignment: Assignment, samples: Samples) -> Reply:
         """Return a reply of the right form and poisoned content."""
         sent: dict[int, Arrays] = {}
         for model, start in assignment.models.items():
-            trained = train_model(assignment, model, self.samples.get(model, samples))
+            trained = train_model(assignment, model, self.samples.get(model, samples), self.device)
             sent[model] = _scale(start, trained, self.boosts.get(model, 1.0))
         return answer(assignment, len(samples) if self.claim is None else self.claim, sent)
 
@@ -70,6 +73,7 @@ def make_attackers(
     users: Sequence[Samples],
     n_classes: int,
     seed: Sequence[int],
+    device: str = "cpu",
 ) -> dict[int, MaliciousUpdate]:
     """Return what each attacker sends; none for ``poison``, whose attackers are honest clients with poisoned data.
 
@@ -99,6 +103,7 @@ def make_attackers(
             updates[user] = MaliciousUpdate(
                 samples={model: poisoned[targets[model]] for model in column},
                 boosts={model: float(section.boost or rows[model]) for model in column},
+                device=device,
             )
     return updates
 

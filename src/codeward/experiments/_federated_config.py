@@ -47,8 +47,8 @@ class FederatedConfig(RunConfig):
     def _no_pooled_training(self) -> "FederatedConfig":
         if self.training.epochs is not None:
             raise ValueError("training.epochs: a federation counts federated.rounds and federated.local_epochs")
-        if self.training.engine != "auto" or self.training.device == "cuda" or self.cluster is not None:
-            raise ValueError("training: users train on their own CPU; leave out engine, device and cluster")
+        if self.training.engine != "auto" or self.cluster is not None:
+            raise ValueError("training: users train on their own machines; leave out engine and cluster")
         return self
 
 

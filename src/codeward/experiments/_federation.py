@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from codeward.federated import (
     FederationPlan,
     simulate_federation,
     train_federated,
+    train_update,
 )
 from codeward.training import Ensemble, ModelStore, TrainingSettings
 
@@ -114,10 +116,14 @@ def train_cell(
     groups = draw_attack(setting, n_attackers)
     seed = [config.seed, setting.repeat, int(Draw.POISON)]
     users = poison_users(setting.users, groups, seed)
-    updates = make_attackers(config.federated, groups, setting.code, setting.users, setting.n_classes, seed)
+    # A GPU only where one process plays all users, and only when asked: its bytes are not those of the users' CPUs.
+    device = "cuda" if config.training.device == "cuda" else "cpu"
+    updates = make_attackers(config.federated, groups, setting.code, setting.users, setting.n_classes, seed, device)
     plan = plan_cell(setting)
     if engine == "reference":
-        return train_federated(users, plan, updates, progress), []
+        return train_federated(users, plan, updates, progress, partial(train_update, device=device)), []
+    if device == "cuda":
+        raise InputError("training.device: simulated Flower clients train on the CPU; use --engine reference for a GPU")
     work = place.path / "flower" / f"repeat{setting.repeat}-attackers{n_attackers}"
     values: dict[str, str] = {}
     if updates:

@@ -20,7 +20,7 @@ from codeward.experiments._folder import RunFolder
 from codeward.experiments._records import load_record
 from codeward.experiments._runner import model_seed, record_cell
 from codeward.experiments._setting import Draw, Setting, choose_training, load_pair, prepare_setting
-from codeward.training import Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
+from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def ask_grid(
     store: ModelStore,
     progress: bool = False,
     with_scores: bool = False,
-    cluster: str | None = None,
+    cluster: Cluster | None = None,
 ) -> None:
     """Train what is missing of a grid and write the vote files of every cell as soon as its models are there.
 
@@ -90,8 +90,8 @@ def ask_grid(
         Show training progress on stderr.
     with_scores : bool
         Keep class scores in the vote files.
-    cluster : str, optional
-        Address of a Ray cluster to train on.
+    cluster : Cluster, optional
+        A Ray cluster to train on, kept open by the caller.
     """
     missing = [cell for cell in list_cells(runs, folder) if not cell.is_recorded and not cell.is_asked]
     if not missing:
@@ -143,7 +143,7 @@ def _train(
     store: ModelStore,
     progress: bool,
     with_scores: bool,
-    cluster: str | None,
+    cluster: Cluster | None,
 ) -> None:
     settings: dict[tuple[str, int], Setting] = {}
     tasks: list[tuple[list[Samples], tuple[ModelPlan, ...]]] = []

@@ -4,8 +4,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html import escape
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,9 @@ from codeward.report import _promises as promises
 from codeward.report import _sections as sections
 from codeward.report._evidence import Detection, certify_clean, measure_detection, plot_roc
 from codeward.report._figures import plot_accuracy
+from codeward.report._page import write_page
 from codeward.report._run import ReportedRun, open_run
 from codeward.report._svg import LINES, adopt_svg
-
-# No scripts, nothing from outside, whatever a record or a picture says.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +97,8 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
         promises.write_limits(run),
         promises.write_recipe(run),
     )
-    html = _write_page(run.name, "".join(parts), missing)
+    footer = "Made by codeward from records, code and vote files of the run folder alone."
+    html = write_page(run.name, "Report of a run", "".join(parts), missing, footer)
     bar.advance()
     return Report(html, run, detections, curves, (*notes, *missing))
 
@@ -147,29 +144,3 @@ def _take(draw: Callable[[Path], None], prefix: str, label: str) -> str:
         path = Path(place, "picture.svg")
         draw(path)
         return adopt_svg(path.read_text(encoding="utf-8"), prefix, label, LINES)
-
-
-def _write_page(title: str, body: str, missing: list[str]) -> str:
-    style = "".join(files("codeward.report").joinpath(name).read_text("utf-8") for name in ("look.css", "report.css"))
-    trouble = "".join(f'<p class="trouble">{escape(note)}</p>' for note in missing)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(title)} · codeward report</title>
-<style>
-{style}</style>
-</head>
-<body>
-<a class="skip" href="#main">Skip to content</a>
-<header><div class="bar"><p class="brand">codeward</p><p class="served">Report of a run</p></div></header>
-<main id="main" tabindex="-1">
-<h1>{escape(title)}</h1>
-{trouble}{body}</main>
-<footer>Made by codeward from records, code and vote files of the run folder alone.</footer>
-</body>
-</html>
-"""

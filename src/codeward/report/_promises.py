@@ -9,6 +9,26 @@ from codeward.report._run import ReportedRun
 from codeward.report._svg import draw_code
 from codeward.report._tables import write_table
 
+#: The threat models, in words.
+THREATS = (
+    "<p><b>Deterministic</b>: every sub-model that learned from an attacker says the attackers' one target on a "
+    "triggered input. <b>Arbitrary</b>: it says anything. Sub-models that learned from no attacker are as they "
+    "would be without the attack.</p>"
+)
+#: What no code covers, as plain text.
+LIMITS = (
+    "Wrong votes of sub-models that no attacker reaches, past the margin. Ordinary errors use it up as attacks do: "
+    "the guarantee speaks of votes, the accuracy above of this data.",
+    "Sub-models that learned from an attacker and do not say the target: under the deterministic threat model each "
+    "counts as a wrong vote; the arbitrary one covers them.",
+    "Influence around the code: data of one user in another's hands, pre-training on everybody's data, an operator "
+    "who changes models, votes or the code.",
+    "Inputs crafted to fool a model that was trained on honest data (adversarial examples).",
+    "Attack probabilities and suspects are statements under the decoder's assumptions, not proofs. One alarm "
+    "convicts nobody.",
+    "Certificates hold for the votes of models trained without attackers, on these inputs.",
+)
+
 
 def write_guarantee(run: ReportedRun) -> str:
     """Say what the code promises, per property and threat model, with margins and the matrix."""
@@ -43,12 +63,7 @@ def write_guarantee(run: ReportedRun) -> str:
         f"<figure>{draw_code(run.code)}<figcaption>The code: a row a sub-model, a column a user; filled where the "
         "sub-model learns from the user.</figcaption></figure>"
     )
-    words = (
-        "<p><b>Deterministic</b>: every sub-model that learned from an attacker says the attackers' one target on a "
-        "triggered input. <b>Arbitrary</b>: it says anything. Sub-models that learned from no attacker are as they "
-        "would be without the attack.</p>"
-    )
-    body = f'{_state(found)}{words}<div class="side"><div>{guarantees}{margins}{notes}</div>{picture}</div>'
+    body = f'{_state(found)}{THREATS}<div class="side"><div>{guarantees}{margins}{notes}</div>{picture}</div>'
     return write_section("guarantee", "What is guaranteed", body)
 
 
@@ -92,18 +107,9 @@ def write_limits(run: ReportedRun) -> str:
             else "Any attacker: this code promises nothing."
         )
         + " One person with several accounts counts as several.",
-        "Wrong votes of sub-models that no attacker reaches, past the margin. Ordinary errors use it up as attacks do: "
-        "the guarantee speaks of votes, the accuracy above of this data.",
-        "Sub-models that learned from an attacker and do not say the target: under the deterministic threat model each "
-        "counts as a wrong vote; the arbitrary one covers them.",
-        "Influence around the code: data of one user in another's hands, pre-training on everybody's data, an operator "
-        "who changes models, votes or the code.",
-        "Inputs crafted to fool a model that was trained on honest data (adversarial examples).",
         f"Other attacks: what was measured is one kind ({attack['kind']} trigger), simulated, on one data set. The "
         "guarantee and the certificates do not depend on the kind; the measured figures do.",
-        "Attack probabilities and suspects are statements under the decoder's assumptions, not proofs. One alarm "
-        "convicts nobody.",
-        "Certificates hold for the votes of models trained without attackers, on these inputs.",
+        *LIMITS,
     )
     listed = "".join(f"<li>{escape(item)}</li>" for item in items)
     return write_section("limits", "What is not covered", f"<ul>{listed}</ul>")

@@ -1,14 +1,14 @@
 """What a run folder holds for a report: records and code, checked to belong together; vote files where they are."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from codeward._errors import InputError
 from codeward.codes import Code, Inspection, inspect
-from codeward.decoding import BayesDecoder, VoteSet, load_votes
+from codeward.decoding import BayesDecoder, VoteSet, estimate_confusion, load_votes
 from codeward.experiments import RunFolder, load_records
 
 _NEEDED = ("repeat", "n_attackers", "seed", "config", "config_digest", "code_digest", "training", "figures")
@@ -63,6 +63,13 @@ class ReportedRun:
         found = load_votes(path)
         if found.votes.shape[1] != self.code.n_models:
             raise InputError(f"{path}: votes of {found.votes.shape[1]} models, the code has {self.code.n_models}")
+        if found.confusion is None and inputs != "validation":
+            # Compact vote files leave out what the validation half says.
+            validation = self.votes(record, "validation")
+            if validation is not None and validation.labels is not None:
+                n_classes = int(max(validation.labels.max(), validation.votes.max())) + 1
+                confusion = estimate_confusion(validation.votes, validation.labels, n_classes)
+                found = replace(found, confusion=confusion)
         return found
 
     def decoder(self, confusion: Any) -> BayesDecoder:
@@ -95,6 +102,11 @@ def open_run(folder: str | os.PathLike[str]) -> ReportedRun:
     files = sorted((path / "records").glob("*.json"))
     if not files:
         raise InputError(f"{path}: no records yet; `codeward run {path / 'config.yaml'} -o {path}` finishes the run")
+    return ReportedRun(RunFolder(path), code, read_records(path, code))
+
+
+def read_records(path: Path, code: Code) -> tuple[dict[str, Any], ...]:
+    """Read the records of a run folder; refuse those that lack something or are of another code or configuration."""
     try:
         records = tuple(load_records(path))
     except KeyError as error:
@@ -107,4 +119,4 @@ def open_run(folder: str | os.PathLike[str]) -> ReportedRun:
             raise InputError(f"{path}: code.json is not the code of the records")
         if record["config_digest"] != records[0]["config_digest"]:
             raise InputError(f"{path}: holds records of different configurations; report one run at a time")
-    return ReportedRun(RunFolder(path), code, records)
+    return records

@@ -119,11 +119,14 @@ def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def draw_code(code: Code) -> str:
-    """Draw the matrix as an SVG element: a row a sub-model, a column a user, a filled cell where it learns from it."""
-    size, gap = 14, 2
+def draw_code(code: Code, numbered: bool = True) -> str:
+    """Draw the matrix as an SVG element: a row a sub-model, a column a user, a filled cell where it learns from it.
+
+    Without numbers it is half the size.
+    """
+    size, gap = (14, 2) if numbered else (7, 1)
     m, n = code.matrix.shape
-    left, top = 30, 20
+    left, top = (30, 20) if numbered else (0, 0)
     cells = {True: "", False: ""}
     for i in range(m):
         for j in range(n):
@@ -131,13 +134,15 @@ def draw_code(code: Code) -> str:
             cells[bool(code.matrix[i, j])] += f"{corner}h{size - gap}v{size - gap}h{gap - size}z"
     step_x, step_y = -(-n // 24), -(-m // 40)
     half = (size - gap) / 2
-    numbers = "".join(
-        f'<text x="{left + j * size + half:g}" y="{top - 6}" text-anchor="middle">{j}</text>'
-        for j in range(0, n, step_x)
-    ) + "".join(
-        f'<text x="{left - 6}" y="{top + i * size + half + 3:g}" text-anchor="end">{i}</text>'
-        for i in range(0, m, step_y)
-    )
+    numbers = ""
+    if numbered:
+        numbers = "".join(
+            f'<text x="{left + j * size + half:g}" y="{top - 6}" text-anchor="middle">{j}</text>'
+            for j in range(0, n, step_x)
+        ) + "".join(
+            f'<text x="{left - 6}" y="{top + i * size + half + 3:g}" text-anchor="end">{i}</text>'
+            for i in range(0, m, step_y)
+        )
     label = f"Code matrix: {m} sub-models, {n} users"
     return (
         f'<svg class="matrix" viewBox="0 0 {left + n * size} {top + m * size}" '

@@ -10,17 +10,23 @@ from codeward.report._run import ReportedRun
 Share = dict[str, int]
 
 
-def show_share(shares: Sequence[Share]) -> str:
-    """Return a share with its counts; of several, the mean, the sample standard deviation and the denominators."""
+def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
+    """Return a share and its counts; of several, mean and sample standard deviation, and the denominators."""
     kept = [share for share in shares if share["of"]]
     if not kept:
-        return "none"
+        return "none", ""
     values = [100 * share["count"] / share["of"] for share in kept]
     if len(kept) == 1:
-        return f"{values[0]:.1f}%<small>{kept[0]['count']:,} of {kept[0]['of']:,}</small>"
+        return f"{values[0]:.1f}%", f"{kept[0]['count']:,} of {kept[0]['of']:,}"
     totals = sorted({share["of"] for share in kept})
     of = f"{totals[0]:,}" if len(totals) == 1 else f"{totals[0]:,} to {totals[-1]:,}"
-    return f"{fmean(values):.1f}% ± {stdev(values):.1f}<small>{len(kept)} times {of}</small>"
+    return f"{fmean(values):.1f}% ± {stdev(values):.1f}", f"{len(kept)} times {of}"
+
+
+def show_share(shares: Sequence[Share]) -> str:
+    """Return `sum_up_shares` as HTML."""
+    value, of = sum_up_shares(shares)
+    return f"{value}<small>{of}</small>" if of else value
 
 
 def show_number(values: Sequence[float], digits: int = 2) -> str:

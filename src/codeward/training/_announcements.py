@@ -10,7 +10,8 @@ class Announcer:
     """Calls back once for every task, as soon as its last model is there; one call at a time, in a thread of its own.
 
     Tasks that lack nothing are announced on entering, before any training begins: while CUDA graphs are captured, no
-    other thread may use the device. Leaving the context waits for the calls that are due and raises the first error of any of them.
+    other thread may use the device. Leaving the context waits for the calls that are due and raises the first error of
+    any of them.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from codeward._errors import InputError
 
 Shape = tuple[int, int, int]
 
-_SEEDING = threading.Lock()
+_SEEDING = threading.RLock()
 
 
 def mnist_cnn(shape: Shape, n_classes: int) -> nn.Module:

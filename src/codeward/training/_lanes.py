@@ -57,8 +57,8 @@ def _fixed_arithmetic(precision: str) -> Iterator[None]:
     for name, value in wanted.items():
         setattr(cudnn, name, value)
     try:
-        # Compilers before torch 2.10 have no such switch. The launch shape of elementwise kernels is chosen by stopwatch
-        # even with it, and the two shapes round Adam's second moment differently.
+        # The launch shape of elementwise kernels is chosen by stopwatch even in deterministic mode (which compilers
+        # before torch 2.10 lack), and the two shapes round Adam's second moment differently.
         fixed: dict[str, Any] = {"triton.autotune_pointwise": False}
         if hasattr(inductor, "deterministic"):
             fixed["deterministic"] = True

@@ -8,8 +8,10 @@ from scipy.optimize import minimize
 
 #: Log-probabilities below this are raised to it: past it a score says how a network saturates, not what it believes.
 SCORE_FLOOR = -15.0
-#: L2 penalties (per sample) that `cross_calibrate` chooses from by held-out cross-entropy.
+#: L2 penalties (per sample) that `cross_calibrate` chooses from.
 PENALTIES = (1e-3, 1e-2, 1e-1)
+#: Exponents of the models' mean log-probability tried while a penalty is judged.
+EXPONENTS = np.geomspace(0.7, 4.0, 12)
 #: Folds of the validation data; every one is calibrated by the others.
 N_FOLDS = 3
 
@@ -20,18 +22,18 @@ class Calibration:
 
     Attributes
     ----------
-    weights : ndarray of float64, shape (m, c, c)
-        W of each model: ``exp(tau)`` on the diagonal plus a penalised deviation.
-    biases : ndarray of float64, shape (m, c)
+    parameters : ndarray of float64, shape (m, 1 + c * c + c)
+        Of each model tau, the penalised deviation of W from ``exp(tau) I`` (row by row), b.
     """
 
-    weights: NDArray[np.float64]
-    biases: NDArray[np.float64]
+    parameters: NDArray[np.float64]
 
     def apply(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Calibrated log-probabilities of scores of shape (N, m, c), same shape."""
-        logits = np.matmul(center_scores(scores).transpose(1, 0, 2), self.weights.transpose(0, 2, 1))
-        return log_softmax((logits + self.biases[:, None, :]).transpose(1, 0, 2))
+        maps = [_unpack(parameters, scores.shape[2]) for parameters in self.parameters]
+        weights, biases = np.stack([weight for weight, _ in maps]), np.stack([bias for _, bias in maps])
+        logits = np.matmul(center_scores(scores).transpose(1, 0, 2), weights.transpose(0, 2, 1))
+        return log_softmax((logits + biases[:, None, :]).transpose(1, 0, 2))
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class CrossCalibration:
     whole : Calibration
         Fitted on all validation inputs, for new ones.
     penalty : float
-        The L2 penalty with the least held-out cross-entropy.
+        The L2 penalty with the least held-out cross-entropy of all models together.
     """
 
     folds: NDArray[np.int64]
@@ -76,7 +78,9 @@ def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def calibrate(scores: NDArray[np.float64], labels: NDArray[np.int64], penalty: float) -> Calibration:
+def calibrate(
+    scores: NDArray[np.float64], labels: NDArray[np.int64], penalty: float, start: Calibration | None = None
+) -> Calibration:
     """Fit one map a model by penalised cross-entropy.
 
     Parameters
@@ -86,26 +90,27 @@ def calibrate(scores: NDArray[np.float64], labels: NDArray[np.int64], penalty: f
     labels : ndarray of int64, shape (N,)
     penalty : float
         L2 on the deviation of W from ``exp(tau) I`` and on b.
+    start : Calibration, optional
+        Where to start: the maps of similar data.
     """
     centred = center_scores(scores)
     n_inputs, n_models, n_classes = centred.shape
     truth = np.zeros((n_inputs, n_classes))
     truth[np.arange(n_inputs), labels] = 1.0
-    weights = np.empty((n_models, n_classes, n_classes))
-    biases = np.empty((n_models, n_classes))
+    parameters = np.zeros((n_models, 1 + n_classes * n_classes + n_classes))
+    if start is not None:
+        parameters = start.parameters.copy()
     for model in range(n_models):
-        inputs = np.ascontiguousarray(centred[:, model])
-        start = np.zeros(1 + n_classes * n_classes + n_classes)
         found = minimize(
             calibration_loss,
-            start,
-            args=(inputs, truth, penalty),
+            parameters[model],
+            args=(np.ascontiguousarray(centred[:, model]), truth, penalty),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": 60, "ftol": 1e-6},
         )
-        weights[model], biases[model] = _unpack(found.x, n_classes)
-    return Calibration(weights, biases)
+        parameters[model] = found.x
+    return Calibration(parameters)
 
 
 def calibration_loss(
@@ -144,25 +149,30 @@ def calibration_loss(
 def cross_calibrate(
     scores: NDArray[np.float64], labels: NDArray[np.int64], generator: np.random.Generator
 ) -> CrossCalibration:
-    """Calibrate with the penalty that has the least held-out cross-entropy over `N_FOLDS` folds.
+    """Calibrate over `N_FOLDS` folds, with the penalty that is best for all models together.
 
-    Ties go to the smaller penalty.
+    The penalty has the least cross-entropy, on the first fold by maps of the others, of the models' mean
+    log-probability at the best of a few exponents: maps that follow each model too closely give all of them the same
+    errors. Ties go to the smaller penalty. Later maps start at the first fold's.
     """
-    n_inputs = labels.size
-    folds = generator.permutation(np.arange(n_inputs) % N_FOLDS)
-    best: tuple[float, float, tuple[Calibration, ...]] | None = None
+    folds = generator.permutation(np.arange(labels.size) % N_FOLDS)
+    best: tuple[float, float, Calibration] | None = None
+    here = folds == 0
     for penalty in PENALTIES:
-        maps = tuple(
-            calibrate(scores[folds != fold], labels[folds != fold], penalty) for fold in range(min(N_FOLDS, n_inputs))
+        found = calibrate(scores[~here], labels[~here], penalty)
+        mean = found.apply(scores[here]).mean(axis=1)
+        loss = min(
+            -float(log_softmax(exponent * mean)[np.arange(mean.shape[0]), labels[here]].mean())
+            for exponent in EXPONENTS
         )
-        loss = 0.0
-        for fold, found in enumerate(maps):
-            here = np.flatnonzero(folds == fold)
-            loss -= float(found.apply(scores[here])[np.arange(here.size), :, labels[here]].sum())
         if best is None or loss < best[0]:
-            best = (loss, penalty, maps)
+            best = (loss, penalty, found)
     assert best is not None
-    return CrossCalibration(folds, best[2], calibrate(scores, labels, best[1]), best[1])
+    _, penalty, first = best
+    others = tuple(
+        calibrate(scores[folds != fold], labels[folds != fold], penalty, first) for fold in range(1, N_FOLDS)
+    )
+    return CrossCalibration(folds, (first, *others), calibrate(scores, labels, penalty, first), penalty)
 
 
 def _unpack(parameters: NDArray[np.float64], n_classes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

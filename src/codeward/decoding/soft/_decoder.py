@@ -10,8 +10,9 @@ from codeward.codes import Code
 from codeward.decoding._decoded import Decoded
 from codeward.decoding._models import check_labels
 from codeward.decoding.soft._calibration import cross_calibrate
-from codeward.decoding.soft._evidence import SCORE_LAYOUT, Evidence, weigh_scores
-from codeward.decoding.soft._fusion import list_explanations, log_sum, sum_explanations, weigh_labels
+from codeward.decoding.soft._evidence import Evidence
+from codeward.decoding.soft._explanations import list_explanations
+from codeward.decoding.soft._judges import sum_explanations
 from codeward.decoding.soft._simulation import FAMILIES, Family, overwrite_scores
 from codeward.decoding.soft._tuning import Material, tune
 from codeward.decoding.soft._verdicts import give_verdicts, split_chunks
@@ -21,34 +22,38 @@ from codeward.decoding.soft._votes import DiscountedDecoder
 class SoftDecoder:
     r"""Decoder on the class scores of the m sub-models, fitted on clean validation scores and simulated attacks.
 
-    Each model's scores are calibrated to log-probabilities :math:`g_i`. A clean model speaks for label l with
-    :math:`c_i(l) = \log((1-\epsilon)\,\mathrm{softmax}(T g_i)_l + \epsilon/c) + \log c`; a hit one for target t with
-    :math:`r_{if}(t) = \rho_f(\mathrm{logit}\,e^{g_i(t)})`, :math:`\rho_f` not decreasing, one curve for models that
-    vote t and one for those that do not, for each family f of triggers (sure ones; softened ones). With h the number
-    of hit models of pattern x, w(x) its prior, :math:`\pi_f` and :math:`S_f` the weight and success rate of a family,
+    Each model's scores are calibrated to log-probabilities :math:`g_i`. An *explanation* is a hit pattern x with prior
+    w(x) and a target t; two judges, gradient-boosted trees, look at the input in its light (`describe_frame`: how sure
+    the models inside and outside x are of t, what they say beside it):
+
+    - the *alarm* learns how much better (x, t) explains the scores s than no attack does,
+      :math:`e^{a(x,t)} = \Pr(s \mid x, t) / (c \Pr(s \mid clean))`;
+    - *naming* learns which explanation of an attacked input is the true one,
+      :math:`\Pr(x, t \mid s, attack) \propto w(x) e^{e(x,t)}`.
+
+    An input is flagged when :math:`G = \log \sum_{x,t} w(x) e^{a(x,t)}`, the log likelihood ratio of an attack
+    against none (the best test statistic there is, were a known exactly), passes a threshold set by the false-alarm
+    rate. With :math:`\Pr(l \mid x, t)` the discounted product of the probabilities by all models but the hit ones that
+    vote t,
 
     .. math::
 
-        att(l) = \log \sum_{x,t,f} w(x) \pi_f e^{\delta_h} / c \prod_{i \in x}
-            \bigl(S_f e^{\eta_h r_{if}(t)} + (1 - S_f) e^{\beta_h c_i(l)}\bigr) \prod_{i \notin x} e^{\beta_h c_i(l)},
-        \qquad no(l) = \beta_0 \sum_i c_i(l).
+        att(l) = G + \log \sum_{x,t} \Pr(x, t \mid s, attack) \Pr(l \mid x, t), \qquad
+        no(l) = \log \mathrm{softmax}_l \frac{\sum_i g_i(l)}{1 + \rho (m - 1)},
 
-    The exponents :math:`\beta, \eta` discount evidence the models share (DESIGN.md, Decoder: errors are correlated).
-    Targets that no model votes for are left out. An input is flagged when
-    :math:`\log \sum_l e^{att(l)} - \log \sum_l e^{no(l)} + \kappa\, o` passes a threshold, set by the false-alarm
-    rate; o are the log odds of the same decoder on the hard votes (`DiscountedDecoder`), which no softening of scores
-    moves, and :math:`\kappa` is the weight that detects most of the simulated attacks of every kind. The label is the
-    argmax (ties to the smaller class) of
-    :math:`\log(e^{att(l) - \sigma} + e^{no(l)}) + \omega \log p_{paper}(l)`, the paper's decoder on the hard votes
-    being a second opinion. The shift :math:`\sigma` and the weight :math:`\omega` are set apart from the threshold:
-    they leave most room both to the plain vote on clean validation inputs and to the paper's decoder on every kind of
-    simulated attack (``tuned_.room``).
+    and the label is the argmax (ties to the smaller class) of
+    :math:`(e^{att(l) - \sigma} + e^{no(l)})\, p_{paper}(l)^\omega`, the paper's decoder on the hard votes being a
+    second opinion. :math:`\rho` discounts evidence the models share (DESIGN.md, Decoder: errors are correlated). The
+    shift :math:`\sigma` and the weight :math:`\omega` have the best accuracy, clean and under simulated attacks, that
+    stays above the plain vote on clean inputs and the paper's decoder on every kind of attack (`choose_blend`;
+    ``tuned_.room`` holds the differences). Explanations are left out where less than a quarter of the hit models votes
+    for the target.
 
     **What is guaranteed.** Nothing beyond what the votes' certificate (`codeward.certify`) says about other decoders:
     an attacker chooses the scores of the models it hits freely, and no proof covers this decoder's answer. What is
     measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 99% confidence for clean
-    inputs drawn like the validation ones, were the alarm's weight given; it is chosen on the same inputs. Threat model
-    of the fit: *deterministic*, with triggers that may be softened or fail.
+    inputs drawn like the validation ones, as far as judges fitted without a third of these stand for those fitted on
+    all. Threat model of the fit: *deterministic*, with triggers that may be softened or fail.
 
     Parameters
     ----------
@@ -60,7 +65,7 @@ class SoftDecoder:
     families : tuple of str
         Families of simulated triggers to fit on, of "sure", "softened", "marginal".
     n_simulated : int
-        Simulated attacks to fit on; half as many clean inputs are added.
+        Simulated attacks to fit on; half as many for the decoder on votes.
     random_state : int
 
     Attributes
@@ -69,7 +74,7 @@ class SoftDecoder:
     explanations_ : Explanations
         Hit patterns with their prior.
     tuned_ : Tuned
-        Fusion, alarm threshold and label shift.
+        Judges, alarm threshold and reading of the label.
     fallback_ : DiscountedDecoder
         Fitted on the votes of the same validation inputs; decodes where scores are missing.
     """
@@ -80,7 +85,7 @@ class SoftDecoder:
         attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
         false_alarm_rate: float = 0.05,
         families: tuple[Family, ...] = FAMILIES,
-        n_simulated: int = 1600,
+        n_simulated: int = 8000,
         random_state: int = 0,
     ) -> None:
         self.code = code
@@ -105,19 +110,24 @@ class SoftDecoder:
         self.calibration_ = cross_calibrate(checked, truth, generator)
 
         def weigh(made: NDArray[np.float64], rows: NDArray[np.int64]) -> Evidence:
-            return weigh_scores(self.calibration_.apply_held_out(made, rows), made.argmax(axis=2))
+            return Evidence(self.calibration_.apply_held_out(made, rows), made.argmax(axis=2))
 
         votes = checked.argmax(axis=2)
         self.fallback_ = DiscountedDecoder(
-            self.code, self.n_classes_, self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.random_state
+            self.code,
+            self.n_classes_,
+            self.attackers_prior,
+            self.false_alarm_rate,
+            max(2, self.n_simulated // 2),
+            self.random_state,
         ).fit(votes, truth)
         material = Material(
             checked,
             votes,
             truth,
+            self.calibration_.folds,
             self.n_classes_,
             lambda attacks: overwrite_scores(checked, attacks, generator),
-            self.fallback_.log_odds,
             weigh,
         )
         self.tuned_ = tune(
@@ -125,8 +135,6 @@ class SoftDecoder:
             self.code,
             self.fallback_.paper_,
             self.explanations_,
-            SCORE_LAYOUT,
-            2,
             self.families,
             self.n_simulated,
             self.false_alarm_rate,
@@ -156,8 +164,7 @@ class SoftDecoder:
             return self.decode_votes(votes)
         evidence = self._weigh(scores)
         by_votes = self.fallback_.paper_.decode(evidence.votes).label_probability
-        second = self.fallback_.log_odds(evidence.votes)
-        return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes, second)
+        return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes)
 
     def decode_votes(self, votes: ArrayLike) -> Decoded:
         """Verdicts on hard votes of shape (N, m), by the discounted decoder fitted on the same validation inputs."""
@@ -169,27 +176,26 @@ class SoftDecoder:
         return self.decode(scores).labels
 
     def log_likelihood(self, scores: ArrayLike) -> NDArray[np.float64]:
-        """Discounted log evidence of (pattern, target), labels summed out, shape (N, P, c): to add up over inputs.
+        """Log evidence of (pattern, target) against no attack, shape (N, P, c): to add up over inputs.
 
         Row p is pattern ``explanations_.patterns[p]`` with prior ``explanations_.log_weights[p]``, most probable
         attacker set ``explanations_.sets.best_sets[explanations_.rows[p]]``. On the scale of `clean_log_likelihood`.
         """
         evidence = self._weigh(scores)
         tables = [
-            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.fusion, every_target=True).table
+            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.judges, every_target=True).table
             for rows in split_chunks(len(evidence), self.explanations_, self.n_classes_)
         ]
         return np.asarray(np.concatenate(tables) - self.explanations_.log_weights[:, None])
 
     def clean_log_likelihood(self, scores: ArrayLike) -> NDArray[np.float64]:
-        """Discounted log evidence of no attack, labels summed out, shape (N,), on the scale of `log_likelihood`."""
-        clean = weigh_labels(self._weigh(scores).log_posteriors, self.tuned_.fusion)
-        return log_sum(self.tuned_.fusion.clean_discounts[0] * clean.sum(axis=1))
+        """Log evidence of no attack, shape (N,), on the scale of `log_likelihood`: all zero."""
+        return np.zeros(len(self._weigh(scores)))
 
     def _weigh(self, scores: ArrayLike) -> Evidence:
         self._check_fitted()
         checked = check_scores(scores, self.code.n_models, self.n_classes_)
-        return weigh_scores(self.calibration_.whole.apply(checked), checked.argmax(axis=2))
+        return Evidence(self.calibration_.whole.apply(checked), checked.argmax(axis=2))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "tuned_"):

@@ -7,6 +7,10 @@ the target is the attacker's choice, so the draws cover three families, each sha
 - *softened*: such scores divided by a factor of 1..16 (log-uniform) and normalised again;
 - *marginal*: t just ahead of the runner-up, by a log-ratio of 0.05..2.5; the other classes stay as they are.
 
+What a hit model says of the other classes is the attacker's choice too: in a third of the attacks it keeps what the
+model says of the input without the trigger, in a third what it says of another input, in a third next to nothing
+(normal noise, its scale uniform in 0..1).
+
 The trigger fails in a hit model (which then answers as if clean) with probability 1 - S; S is 0.99 in half of the
 inputs and uniform in 0.6..1 in the others.
 """
@@ -108,7 +112,10 @@ def overwrite_scores(
     clean = scores[attacks.rows]
     size, n_models, n_classes = clean.shape
     is_target = np.broadcast_to(attacks.targets[:, None, None] == np.arange(n_classes), clean.shape)
-    others = log_softmax(np.where(is_target, -np.inf, clean)) if n_classes > 1 else clean
+    kind = generator.integers(0, 3, size=(size, 1, 1))
+    sources = np.where(kind[:, 0, 0] == 1, generator.permutation(attacks.rows), attacks.rows)
+    noise = generator.uniform(size=(size, 1, 1)) * generator.normal(size=clean.shape)
+    others = log_softmax(np.where(is_target, -np.inf, np.where(kind == 2, noise, scores[sources])))
 
     # 1. sure: log p(t) = log(1 - 10^-v), log p(j) = -v log 10 + log of j's share of the rest. A v that would not make
     #    t the argmax is raised to the least that does.

@@ -12,16 +12,18 @@ from codeward.codes import Code
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import first_best
 from codeward.decoding._plurality import PluralityDecoder
-from codeward.decoding.soft._evidence import Evidence, KnotLayout
-from codeward.decoding.soft._fitting import TrainingSet, fit_fusion
-from codeward.decoding.soft._fusion import Explanations
+from codeward.decoding.soft._blending import choose_blend
+from codeward.decoding.soft._calibration import N_FOLDS
+from codeward.decoding.soft._evidence import Evidence
+from codeward.decoding.soft._explanations import Explanations, Sums
+from codeward.decoding.soft._judges import Judges, TrainingSet, learn_judges
 from codeward.decoding.soft._simulation import Family, SimulatedAttacks, draw_attacks
-from codeward.decoding.soft._verdicts import Tuned, choose_alarm, choose_blend, sum_labels
+from codeward.decoding.soft._verdicts import Tuned, choose_threshold, sum_labels
 
 #: Fewest validation inputs a fit accepts.
 LEAST_INPUTS = 30
-#: Attacks to choose the reading of the label on, for each one fitted on.
-CHECKS = 2
+#: Most simulated attacks the reading of the label is chosen on.
+MOST_CHECKS = 5000
 #: Fewest simulated attacks of a kind that is compared for itself.
 LEAST_KIND = 40
 
@@ -36,11 +38,11 @@ class Material:
         Votes or scores.
     votes : ndarray of int64, shape (N, m)
     labels : ndarray of int64, shape (N,)
+    folds : ndarray of int64, shape (N,)
+        Fold of each input, 0..`N_FOLDS` - 1.
     n_classes : int
     overwrite : callable
         Inputs of simulated attacks.
-    second : callable
-        Log odds of an attack by a second opinion on votes; zeros where there is none.
     weigh : callable
         Evidence of inputs made from the given validation rows, by maps that never saw those rows.
     """
@@ -48,9 +50,9 @@ class Material:
     inputs: NDArray[Any]
     votes: NDArray[np.int64]
     labels: NDArray[np.int64]
+    folds: NDArray[np.int64]
     n_classes: int
     overwrite: Callable[[SimulatedAttacks], NDArray[Any]]
-    second: Callable[[NDArray[np.int64]], NDArray[np.float64]]
     weigh: Callable[[NDArray[Any], NDArray[np.int64]], Evidence]
 
 
@@ -59,15 +61,14 @@ def tune(
     code: Code,
     paper: BayesDecoder,
     explanations: Explanations,
-    layout: KnotLayout,
-    n_families: int,
     families: tuple[Family, ...],
     n_simulated: int,
     false_alarm_rate: float,
     generator: np.random.Generator,
 ) -> Tuned:
-    """Fit the fusion on simulated attacks, then set the alarm on clean inputs, the label on those and fresh attacks.
+    """Learn the judges from simulated attacks, then set the alarm on clean inputs, the label on them and fresh attacks.
 
+    What alarm and label are set on is judged by judges that never saw the input, one pair for each fold.
     References of the label: the paper's decoder under attack; on clean inputs the plain vote, for votes alone the
     paper's decoder again (they cannot match both at once).
     """
@@ -79,38 +80,33 @@ def tune(
         prior = np.exp(explanations.log_weights)
         return draw_attacks(labels, rows, explanations.patterns, prior, material.n_classes, families, generator)
 
-    # 1. Fit on attacked inputs and half as many clean ones.
+    # 1. Judges of each fold, without it, and of everything.
     attacks = attack(n_simulated)
-    clean = generator.permutation(n_inputs)[: n_simulated // 2]
-    made = np.concatenate([material.inputs[clean], material.overwrite(attacks)])
-    rows = np.concatenate([clean, attacks.rows])
-    nobody = np.full(clean.size, -1)
+    clean = material.weigh(material.inputs, np.arange(n_inputs))
     training = TrainingSet(
-        material.weigh(made, rows),
-        labels[rows],
-        np.concatenate([nobody, attacks.patterns]),
-        np.concatenate([nobody, attacks.targets]),
+        clean, labels, material.weigh(material.overwrite(attacks), attacks.rows), attacks.patterns, attacks.targets
     )
-    fusion = fit_fusion(training, explanations, layout, n_families)
+    held_out = [
+        learn_judges(
+            training.take(material.folds != fold, material.folds[attacks.rows] != fold), explanations, generator
+        )
+        for fold in range(N_FOLDS)
+    ]
+    judges = learn_judges(training, explanations, generator)
 
-    # 2. What it says of all clean inputs and of attacks it was not fitted on.
-    of_clean = sum_labels(material.weigh(material.inputs, np.arange(n_inputs)), explanations, fusion)
-    attacks = attack(CHECKS * n_simulated)
+    # 2. What they say of the clean inputs and of fresh attacks on them.
+    of_clean = _sum_held_out(clean, material.folds, explanations, held_out)
+    attacks = attack(min(n_simulated, MOST_CHECKS))
     made = material.overwrite(attacks)
-    of_attacked = sum_labels(material.weigh(made, attacks.rows), explanations, fusion)
-    votes = made if made.ndim == 2 else made.argmax(axis=2)
-    strata = sort_attacks(attacks, explanations)
+    attacked = material.weigh(made, attacks.rows)
+    of_attacked = _sum_held_out(attacked, material.folds[attacks.rows], explanations, held_out)
+    strata = sort_attacks(attacks, explanations, attacked)
 
     # 3. The alarm.
-    alarm_weight, threshold = choose_alarm(
-        (of_clean.gap, material.second(material.votes)),
-        (of_attacked.gap, material.second(votes)),
-        strata,
-        false_alarm_rate,
-    )
+    threshold = choose_threshold(of_clean.gap, false_alarm_rate)
 
     # 4. The label, each kind of attack against the paper's decoder.
-    by_votes = (paper.decode(material.votes).label_probability, paper.decode(votes).label_probability)
+    by_votes = (paper.decode(material.votes).label_probability, paper.decode(attacked.votes).label_probability)
     plain = PluralityDecoder(code, material.n_classes).predict(material.votes)
     shift, vote_weight, room = choose_blend(
         of_clean,
@@ -120,20 +116,39 @@ def tune(
         (plain if material.inputs.ndim == 3 else first_best(by_votes[0]), first_best(by_votes[1])),
         strata,
     )
-    return Tuned(fusion, alarm_weight, threshold, shift, vote_weight, room)
+    return Tuned(judges, threshold, shift, vote_weight, room)
 
 
-def sort_attacks(attacks: SimulatedAttacks, explanations: Explanations) -> list[NDArray[np.bool_]]:
-    """Kinds of attacks: by hit models and, each of these, by family, failing triggers apart; only common kinds.
+def _sum_held_out(
+    evidence: Evidence, folds: NDArray[np.int64], explanations: Explanations, held_out: list[Judges]
+) -> Sums:
+    """Sum over explanations by the judges that did not see the input's fold, without the table."""
+    n_classes = evidence.log_posteriors.shape[2]
+    attacked, clean = np.empty((len(evidence), n_classes)), np.empty((len(evidence), n_classes))
+    for fold, judges in enumerate(held_out):
+        rows = np.flatnonzero(folds == fold)
+        sums = sum_labels(evidence.take(rows), explanations, judges)
+        attacked[rows], clean[rows] = sums.attacked, sums.clean
+    return Sums(attacked, clean, np.empty((0, 0, 0)))
 
-    Kinds with fewer than `LEAST_KIND` attacks are left out: their accuracies would be chance.
+
+def sort_attacks(attacks: SimulatedAttacks, explanations: Explanations, evidence: Evidence) -> list[NDArray[np.bool_]]:
+    """Kinds of attacks, for each group of hit models: triggers that fail somewhere, others by how sure they are.
+
+    How sure the hit models are of the target is the attacker's choice, and it takes the strength that serves it best:
+    so every quarter of the strengths (mean log-probability of the target) is compared for itself. Kinds with fewer than
+    `LEAST_KIND` attacks are left out: their accuracies would be chance.
     """
     groups = explanations.groups[attacks.patterns]
     fails = (explanations.patterns[attacks.patterns] & ~attacks.hits).any(axis=1)
+    of_target = evidence.log_posteriors[np.arange(len(attacks)), :, attacks.targets]
+    sureness = (of_target * attacks.hits).sum(axis=1) / attacks.hits.sum(axis=1)
     kinds = []
     for group in np.unique(groups):
         kinds.append(fails & (groups == group))
-        kinds += [~fails & (groups == group) & (attacks.families == family) for family in np.unique(attacks.families)]
+        rows = np.flatnonzero(~fails & (groups == group))
+        parts = np.array_split(rows[np.argsort(sureness[rows], kind="stable")], 4)
+        kinds += [np.isin(np.arange(len(attacks)), part) for part in parts]
     return [kind for kind in kinds if kind.sum() >= LEAST_KIND]
 
 

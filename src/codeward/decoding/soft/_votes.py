@@ -11,8 +11,9 @@ from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows
 from codeward.decoding._models import ConfusionModel, check_labels, check_votes, estimate_confusion
 from codeward.decoding.soft._calibration import N_FOLDS
-from codeward.decoding.soft._evidence import VOTE_LAYOUT, Evidence, weigh_votes
-from codeward.decoding.soft._fusion import list_explanations, log_sum, sum_explanations, weigh_labels
+from codeward.decoding.soft._evidence import Evidence, weigh_votes
+from codeward.decoding.soft._explanations import list_explanations
+from codeward.decoding.soft._judges import sum_explanations
 from codeward.decoding.soft._simulation import overwrite_votes
 from codeward.decoding.soft._tuning import Material, tune
 from codeward.decoding.soft._verdicts import give_verdicts, split_chunks, sum_labels
@@ -22,9 +23,9 @@ class DiscountedDecoder:
     r"""Bayes decoder on hard votes whose evidence is discounted for correlated errors.
 
     The paper multiplies the models' likelihoods as if their errors were independent (DESIGN.md, Decoder); they share
-    hard images, so it sees attacks where there are none. Here the evidence of the clean models and of the hit models
-    carries an exponent for each number of hit models, fitted on simulated attacks on validation votes; see
-    `SoftDecoder` for the formula, of which this is the case where a score says no more than which class is largest.
+    hard images, so it sees attacks where there are none. Here judges learned from simulated attacks on validation votes
+    weigh the explanations, and the models' evidence for a label carries an exponent; see `SoftDecoder` for the formula,
+    of which this is the case where :math:`g_i` are the label posteriors given the vote, by the confusion matrices.
 
     Threat model: *deterministic*. Nothing is proved about its answers; `codeward.certify` proves things about
     plurality, consensus and Bayes decoders.
@@ -38,7 +39,7 @@ class DiscountedDecoder:
     false_alarm_rate : float
         Share of clean inputs that may be flagged; kept with 99% confidence on inputs like the validation ones.
     n_simulated : int
-        Simulated attacks to fit on; half as many clean inputs are added.
+        Simulated attacks to fit on.
     random_state : int
 
     Attributes
@@ -48,7 +49,7 @@ class DiscountedDecoder:
     explanations_ : Explanations
         Hit patterns with their prior.
     tuned_ : Tuned
-        Fusion, alarm threshold and label shift.
+        Judges, alarm threshold and reading of the label.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class DiscountedDecoder:
         n_classes: int,
         attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
         false_alarm_rate: float = 0.05,
-        n_simulated: int = 1600,
+        n_simulated: int = 4000,
         random_state: int = 0,
     ) -> None:
         self.code = code
@@ -97,9 +98,9 @@ class DiscountedDecoder:
             checked,
             checked,
             truth,
+            folds,
             self.n_classes,
             lambda attacks: overwrite_votes(checked, attacks),
-            lambda made: np.zeros(made.shape[0]),
             weigh,
         )
         self.tuned_ = tune(
@@ -107,8 +108,6 @@ class DiscountedDecoder:
             self.code,
             self.paper_,
             self.explanations_,
-            VOTE_LAYOUT,
-            1,
             ("sure",),
             self.n_simulated,
             self.false_alarm_rate,
@@ -120,8 +119,7 @@ class DiscountedDecoder:
         """Verdicts on votes of shape (N, m); an input is flagged where ``attack_probability`` is above 0.5."""
         evidence, inverse = self._weigh(votes)
         by_votes = self.paper_.decode(evidence.votes).label_probability
-        nothing = np.zeros(len(evidence))
-        return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes, nothing).take(inverse)
+        return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes).take(inverse)
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,)."""
@@ -130,25 +128,23 @@ class DiscountedDecoder:
     def log_odds(self, votes: ArrayLike) -> NDArray[np.float64]:
         """Log odds of an attack above the alarm's threshold, for votes of shape (N, m), shape (N,)."""
         evidence, inverse = self._weigh(votes)
-        return (sum_labels(evidence, self.explanations_, self.tuned_.fusion).gap - self.tuned_.threshold)[inverse]
+        return (sum_labels(evidence, self.explanations_, self.tuned_.judges).gap - self.tuned_.threshold)[inverse]
 
     def log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
-        """Discounted log evidence of (pattern, target), shape (N, P, c): to add up over inputs.
+        """Log evidence of (pattern, target) against no attack, shape (N, P, c): to add up over inputs.
 
         Row p is pattern ``explanations_.patterns[p]``; see `SoftDecoder.log_likelihood`.
         """
         evidence, inverse = self._weigh(votes)
         tables = [
-            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.fusion, every_target=True).table
+            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.judges, every_target=True).table
             for rows in split_chunks(len(evidence), self.explanations_, self.n_classes)
         ]
         return (np.concatenate(tables) - self.explanations_.log_weights[:, None])[inverse]
 
     def clean_log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
-        """Discounted log evidence of no attack, shape (N,), on the scale of `log_likelihood`."""
-        evidence, inverse = self._weigh(votes)
-        clean = weigh_labels(evidence.log_posteriors, self.tuned_.fusion)
-        return log_sum(self.tuned_.fusion.clean_discounts[0] * clean.sum(axis=1))[inverse]
+        """Log evidence of no attack, shape (N,), on the scale of `log_likelihood`: all zero."""
+        return np.zeros(self._weigh(votes)[1].size)
 
     def _weigh(self, votes: ArrayLike) -> tuple[Evidence, NDArray[np.int64]]:
         if not hasattr(self, "tuned_"):

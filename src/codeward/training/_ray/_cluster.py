@@ -120,8 +120,8 @@ class Cluster:
 
     def _start(self) -> None:
         # For sockets, logs and what Ray may spill of the data; gone after. Ray opens its own folder to everybody, so it
-        # goes into one that is private.
-        self._folder = tempfile.mkdtemp(prefix="codeward-")
+        # goes into one that is private; not where TMPDIR says, which may be too long for the name of a socket.
+        self._folder = tempfile.mkdtemp(prefix="codeward-", dir="/tmp" if os.name == "posix" else None)
         options = {"num_cpus": count_workers(sys.maxsize), "include_dashboard": False}
         self._connect("local", {**_LOOPBACK, **_TOKEN}, {**options, "_temp_dir": f"{self._folder}/ray"})
 

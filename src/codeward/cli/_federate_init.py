@@ -1,0 +1,173 @@
+"""``codeward federate init``: write all that a consortium needs, one folder for each party."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from codeward._errors import InputError
+
+if TYPE_CHECKING:
+    from codeward.codes import Code
+    from codeward.federated import FederationPlan
+
+
+def init(
+    folder: Path = typer.Argument(..., help="Folder to write; it must not exist."),
+    users: str = typer.Option(
+        None, "--users", "-n", help="Their number, or their names: alice,bob,carol. By default those of --code."
+    ),
+    host: list[str] = typer.Option(
+        ...,
+        "--host",
+        help="DNS name or IP address of the server, for its certificate; again for more. Users dial the first.",
+    ),
+    code: Path = typer.Option(None, "--code", help="Code file (.json, .csv, .npy); one column a user."),
+    attackers: int = typer.Option(None, "--attackers", "-k", help="Without --code: design one against so many users."),
+    row_weight: int = typer.Option(None, "--row-weight", "-r", help="Design: users every model learns from, at least."),
+    utilization: float = typer.Option(None, "--utilization", "-u", help="Design: the same as a share of the users."),
+    guarantee: str = typer.Option(
+        "correct-arbitrary",
+        "--guarantee",
+        "-g",
+        help="Design: users who send updates can plant anything in each model.",
+    ),
+    recipe: str = typer.Option("mnist", "--recipe", help="Local training: digits, mnist, fashion-mnist or cifar10."),
+    shape: str = typer.Option(None, "--shape", help="Images as CHANNELS,HEIGHT,WIDTH; by default those of the recipe."),
+    classes: int = typer.Option(None, "--classes", help="Number of classes; by default that of the recipe."),
+    rounds: int = typer.Option(10, "--rounds", help="Rounds of training."),
+    local_epochs: int = typer.Option(1, "--local-epochs", help="Epochs of each user on its own data in a round."),
+    timeout: float = typer.Option(600.0, "--timeout", help="Seconds a round waits for replies."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the plan."),
+    public_key: list[str] = typer.Option(
+        [], "--public-key", help="NAME=FILE.pub: a user who made its own key; its private key is then never here."
+    ),
+    port: int = typer.Option(9092, "--port", help="Port of the gate, which users reach."),
+    superlink_port: int = typer.Option(
+        9093, "--superlink-port", help="Port of the SuperLink, on the server's loopback."
+    ),
+    days: int = typer.Option(365, "--days", help="How long the certificates last."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print one JSON object: folders, commands, who is bound to which key."
+    ),
+) -> None:
+    """Write a consortium: Flower app, code, certificates, one key per user, and a README of commands for each party.
+
+    Private keys are readable by their owner alone, and a user's folder holds no other user's key. Nothing is written
+    over. How training goes can still be changed in server/federation/federation.json.
+
+    Example: codeward federate init consortium --users alice,bob,carol,dave,erin -k 1 -r 2 --host fl.example.org
+
+    Example: codeward federate init consortium --code code.json --host fl.example.org --public-key alice=alice.pub
+    """
+    from codeward.federated.consortium import write_consortium
+
+    if folder.exists() or folder.is_symlink():
+        raise InputError(f"{folder} exists: a consortium is never written over another; choose a new folder")
+    names = _read_names(users)
+    matrix = _read_code(code, names, attackers, row_weight, utilization, guarantee, seed, as_json)
+    plan = _make_plan(matrix, recipe, shape, classes, rounds, local_epochs, timeout, seed)
+    keys = _read_public_keys(public_key)
+    written = write_consortium(folder, plan, host, port, superlink_port, days, keys)
+    if as_json:
+        print(json.dumps(written.to_json() | {"models": plan.code.n_models, "code_digest": plan.code.digest}))
+        return
+    print(f"{folder}: {plan.code.n_users} users, {plan.code.n_models} sub-models, server {written.address.public}")
+    for member in written.roster.members:
+        print(f"  column {member.user}  {member.name}  {member.fingerprint}")
+    print(f"next: {folder / 'README.md'} says which folder goes to whom")
+
+
+def _read_names(users: str | None) -> int | list[str] | None:
+    if users is None:
+        return None
+    if users.isdigit():
+        return int(users)
+    return [name.strip() for name in users.split(",")]
+
+
+def _read_code(
+    file: Path | None,
+    users: int | list[str] | None,
+    attackers: int | None,
+    row_weight: int | None,
+    utilization: float | None,
+    guarantee: str,
+    seed: int,
+    quiet: bool,
+) -> "Code":
+    """Return the code with a name for every column."""
+    from codeward.codes import Code
+
+    if file is not None and attackers is None:
+        found = Code.load(file)
+    elif file is None and attackers is not None:
+        from codeward._progress import show_progress
+        from codeward.codes import design
+
+        if users is None:
+            raise InputError("--users is needed to design a code: their number, or their names")
+        count = users if isinstance(users, int) else len(users)
+        limit = 10.0
+        with show_progress("designing", limit, quiet=quiet) as progress:
+            found = design(
+                count, attackers, row_weight, utilization, guarantee, time_limit=limit, seed=seed, progress=progress
+            ).code
+    else:
+        raise InputError("give --code FILE, or --attackers K to design a code, and not both")
+    if isinstance(users, list):
+        names = users
+    else:
+        names = list(found.users or (f"user{column}" for column in range(found.n_users)))
+    count = users if isinstance(users, int) else len(names)
+    if count != found.n_users:
+        raise InputError(f"{count} users for a code of {found.n_users} columns")
+    return Code(found.matrix, names, found.models, found.construction)
+
+
+def _make_plan(
+    code: "Code",
+    recipe: str,
+    shape: str | None,
+    classes: int | None,
+    rounds: int,
+    epochs: int,
+    timeout: float,
+    seed: int,
+) -> "FederationPlan":
+    from dataclasses import replace
+
+    from codeward.data import CATALOG
+    from codeward.federated import FederatedSettings, FederationPlan
+    from codeward.training import PRESETS, build_network
+
+    if recipe not in PRESETS:
+        raise InputError(f"--recipe {recipe}: expected one of {', '.join(PRESETS)}")
+    images = CATALOG[recipe].shape if shape is None else _read_shape(shape)
+    training = replace(PRESETS[recipe], n_classes=CATALOG[recipe].n_classes if classes is None else classes)
+    # Found out here, not by the first round: whether the recipe's network fits the images.
+    build_network(training.architecture, images, training.n_classes, seed)
+    settings = FederatedSettings(rounds=rounds, local_epochs=epochs, timeout=timeout)
+    return FederationPlan(code, training, settings, images, seed)
+
+
+def _read_shape(text: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--shape {text}: expected CHANNELS,HEIGHT,WIDTH, such as 1,28,28")
+    channels, height, width = (int(part) for part in parts)
+    return channels, height, width
+
+
+def _read_public_keys(given: list[str]) -> dict[str, str]:
+    keys: dict[str, str] = {}
+    for entry in given:
+        name, separator, file = entry.partition("=")
+        if not separator or name in keys:
+            raise InputError(f"--public-key {entry}: expected NAME=FILE, each name once")
+        try:
+            keys[name] = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--public-key {entry}: the file cannot be read") from error
+    return keys

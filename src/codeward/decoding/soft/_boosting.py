@@ -1,0 +1,214 @@
+"""Gradient-boosted trees for two classes, compiled by numba: the learned part of the decoders on scores and votes.
+
+Complete binary trees on binned features, logistic loss, second-order leaf values (Friedman 2001; the histogram form of
+LightGBM). A small program of our own because decoders may need nothing beyond numpy, scipy and numba.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+#: Trees, their depth, and the share of a leaf's value that is added.
+N_TREES, DEPTH, RATE = 70, 4, 0.2
+#: Every tree sees one row in so many.
+STRIDE = 2
+#: Bins of a feature.
+N_BINS = 48
+#: L2 on leaf values, and the least second derivative in a leaf (about four times the inputs in it that are undecided).
+LEAF_PENALTY, LEAF_MASS = 1.0, 1.0
+
+_Floats = NDArray[np.float64]
+_Singles = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A sum of complete trees of depth D over K features, node k with children 2k+1 (at most the threshold), 2k+2.
+
+    Attributes
+    ----------
+    features : ndarray of int16, shape (T, 2**D - 1)
+    thresholds : ndarray of float32, shape (T, 2**D - 1)
+    values : ndarray of float32, shape (T, 2**D)
+        Log odds added by each leaf.
+    base : float
+        Log odds before the first tree.
+    """
+
+    features: NDArray[np.int16]
+    thresholds: _Singles
+    values: _Singles
+    base: float
+
+    def log_odds(self, features: _Singles) -> _Floats:
+        """Log odds of the first class for features of shape (N, K), shape (N,)."""
+        found = np.full(features.shape[0], self.base)
+        add_trees(features, self.features, self.thresholds, self.values, found)
+        return found
+
+
+def grow_trees(features: _Singles, answers: NDArray[np.bool_], weights: _Floats) -> Trees:
+    """Fit trees by gradient boosting. Deterministic; of equal splits the first feature and lowest threshold wins.
+
+    Parameters
+    ----------
+    features : ndarray of float32, shape (N, K)
+    answers : ndarray of bool, shape (N,)
+    weights : ndarray, shape (N,)
+        Positive; their mean sets how strong `LEAF_PENALTY` and `LEAF_MASS` are.
+    """
+    # Bin b of a feature holds the values above edge b - 1 up to edge b; edges are values that occur.
+    shares = np.arange(1, N_BINS) / N_BINS
+    edges = np.quantile(features, shares, axis=0, method="inverted_cdf").T
+    binned = np.stack(
+        [np.searchsorted(edge, column, side="left") for edge, column in zip(edges, features.T, strict=True)]
+    ).astype(np.uint8)
+    share = float(np.clip(weights[answers].sum() / weights.sum(), 1e-6, 1 - 1e-6))
+    base = float(np.log(share / (1 - share)))
+    n_nodes = 2**DEPTH - 1
+    chosen = np.zeros((N_TREES, n_nodes), dtype=np.int64)
+    cuts = np.full((N_TREES, n_nodes), N_BINS, dtype=np.int64)
+    values = np.zeros((N_TREES, n_nodes + 1))
+    _boost(binned, answers, weights, base, chosen, cuts, values)
+    padded = np.concatenate([edges, np.full((edges.shape[0], 1), np.inf, dtype=np.float32)], axis=1)
+    thresholds = padded[chosen, np.minimum(cuts, N_BINS - 1)]
+    return Trees(chosen.astype(np.int16), thresholds, values.astype(np.float32), base)
+
+
+@njit(cache=True, nogil=True)
+def _boost(
+    binned: NDArray[np.uint8],
+    answers: NDArray[np.bool_],
+    weights: _Floats,
+    base: float,
+    chosen: NDArray[np.int64],
+    cuts: NDArray[np.int64],
+    values: _Floats,
+) -> None:
+    """Grow tree after tree; fill in the feature, the last bin that goes left, and the leaf values.
+
+    Every tree is grown on every `STRIDE`-th row, others each time (stochastic gradient boosting).
+    """
+    n_features, size = binned.shape
+    score = np.full(size, base)
+    slope = np.empty((size, 2))
+    node = np.empty(size, dtype=np.int64)
+    some = np.empty(size // STRIDE + 1, dtype=np.int64)
+    # Sums of a level's nodes, by node, feature and bin; the children's are made from the parent's.
+    sums = np.zeros((2**DEPTH // 2, n_features, N_BINS, 2))
+    counts = np.empty(2**DEPTH, dtype=np.int64)
+    for tree in range(chosen.shape[0]):
+        # 1. First and second derivative of the logistic loss.
+        used = 0
+        for n in range(tree % STRIDE, size, STRIDE):
+            p = 1.0 / (1.0 + np.exp(-score[n]))
+            slope[n, 0] = weights[n] * ((1.0 if answers[n] else 0.0) - p)
+            slope[n, 1] = weights[n] * p * (1.0 - p)
+            node[n] = 0
+            some[used] = n
+            used += 1
+        counts[0] = used
+        # 2. Level by level, the split with the largest gain G_L^2 / (H_L + a) + G_R^2 / (H_R + a) of every node.
+        for level in range(DEPTH):
+            first, width = 2**level - 1, 2**level
+            _sum_level(binned, slope, node, some[:used], counts, level, sums)
+            for k in range(width):
+                chosen[tree, first + k], cuts[tree, first + k] = _best_split(sums[k])
+            counts[:] = 0
+            for place in range(used):
+                n = some[place]
+                k = node[n]
+                right = binned[chosen[tree, first + k], n] > cuts[tree, first + k]
+                node[n] = 2 * k + (1 if right else 0)
+                counts[node[n]] += 1
+        # 3. Leaf values, shrunk.
+        totals = np.zeros((values.shape[1], 2))
+        for place in range(used):
+            n = some[place]
+            totals[node[n], 0] += slope[n, 0]
+            totals[node[n], 1] += slope[n, 1]
+        for leaf in range(values.shape[1]):
+            values[tree, leaf] = RATE * totals[leaf, 0] / (totals[leaf, 1] + LEAF_PENALTY)
+        for n in range(size):
+            k = 0
+            while k < chosen.shape[1]:
+                k = 2 * k + (2 if binned[chosen[tree, k], n] > cuts[tree, k] else 1)
+            score[n] += values[tree, k - chosen.shape[1]]
+
+
+@njit(cache=True, nogil=True)
+def _sum_level(
+    binned: NDArray[np.uint8],
+    slope: _Floats,
+    node: NDArray[np.int64],
+    some: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    level: int,
+    sums: _Floats,
+) -> None:
+    """Sum the derivatives by node, feature and bin: of the smaller child row by row, of its sibling by subtraction."""
+    n_features = binned.shape[0]
+    if level == 0:
+        sums[0] = 0.0
+        for feature in range(n_features):
+            for n in some:
+                sums[0, feature, binned[feature, n], 0] += slope[n, 0]
+                sums[0, feature, binned[feature, n], 1] += slope[n, 1]
+        return
+    rows = np.empty(some.size, dtype=np.int64)
+    for parent in range(2 ** (level - 1) - 1, -1, -1):
+        small = 2 * parent + (1 if counts[2 * parent + 1] < counts[2 * parent] else 0)
+        large = 4 * parent + 1 - small
+        used = 0
+        for n in some:
+            if node[n] == small:
+                rows[used] = n
+                used += 1
+        part = np.zeros((n_features, N_BINS, 2))
+        for feature in range(n_features):
+            for place in range(used):
+                n = rows[place]
+                part[feature, binned[feature, n], 0] += slope[n, 0]
+                part[feature, binned[feature, n], 1] += slope[n, 1]
+        # Parents go from the last to the first, so that none is overwritten before it is read.
+        whole = sums[parent].copy()
+        sums[small] = part
+        sums[large] = whole - part
+
+
+@njit(cache=True, nogil=True)
+def _best_split(sums: _Floats) -> tuple[int, int]:
+    """Feature and last bin to the left of the best split of a node; everything goes left where none gains."""
+    best, feature, cut = 1e-9, 0, N_BINS
+    for k in range(sums.shape[0]):
+        g, h = 0.0, 0.0
+        for b in range(N_BINS):
+            g += sums[k, b, 0]
+            h += sums[k, b, 1]
+        left_g, left_h = 0.0, 0.0
+        for b in range(N_BINS - 1):
+            left_g += sums[k, b, 0]
+            left_h += sums[k, b, 1]
+            if left_h < LEAF_MASS or h - left_h < LEAF_MASS:
+                continue
+            gain = left_g**2 / (left_h + LEAF_PENALTY) + (g - left_g) ** 2 / (h - left_h + LEAF_PENALTY)
+            gain -= g**2 / (h + LEAF_PENALTY)
+            if gain > best:
+                best, feature, cut = gain, k, b
+    return feature, cut
+
+
+@njit(cache=True, nogil=True)
+def add_trees(
+    rows: _Singles, features: NDArray[np.int16], thresholds: _Singles, values: _Singles, totals: _Floats
+) -> None:
+    """Add the log odds of rows (N, K) to ``totals`` (N,); tree by tree, so that the rows' paths overlap in time."""
+    n_nodes = features.shape[1]
+    for tree in range(features.shape[0]):
+        for n in range(rows.shape[0]):
+            k = 0
+            for _ in range(DEPTH):
+                k = 2 * k + 1 + (rows[n, features[tree, k]] > thresholds[tree, k])
+            totals[n] += values[tree, k - n_nodes]

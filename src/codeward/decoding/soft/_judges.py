@@ -1,0 +1,198 @@
+"""Two judges of explanations, learned from simulated attacks on validation inputs."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward.decoding.soft._boosting import Trees, grow_trees
+from codeward.decoding.soft._calibration import log_softmax
+from codeward.decoding.soft._evidence import Evidence
+from codeward.decoding.soft._explanations import Explanations, Sums
+from codeward.decoding.soft._frames import N_FEATURES, PLAUSIBLE, describe_frames, sum_frames
+
+#: Explanations drawn for each input that are not its own; the plausible ones are learned from.
+N_DRAWN = 16
+#: Floats a chunk of work may hold.
+CHUNK = 4_000_000
+#: Correlations of the models' evidence tried for the discount.
+CORRELATIONS = np.linspace(0.0, 1.0, 41)
+
+
+@dataclass(frozen=True)
+class Judges:
+    r"""What is learned about explanations.
+
+    Attributes
+    ----------
+    alarm : Trees
+        Log of :math:`\Pr(s \mid x, t) / (c \Pr(s \mid clean))`: how much better (x, t) explains the scores s than no
+        attack does.
+    naming : Trees
+        Log odds that (x, t) rather than another explanation of the same input is the true one, given an attack.
+    discounts : ndarray, shape (m + 1,)
+        Exponent of the product of the probabilities of n models, :math:`1 / (1 + \rho (n - 1))`: n equally correlated
+        witnesses are worth so many independent ones.
+    """
+
+    alarm: Trees
+    naming: Trees
+    discounts: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Clean inputs and attacked ones with the truth.
+
+    Attributes
+    ----------
+    clean : Evidence
+        Of N clean inputs,
+    labels : ndarray of int64, shape (N,)
+        with these labels.
+    attacked : Evidence
+        Of M attacked inputs,
+    patterns, targets : ndarray of int64, shape (M,)
+        with these true explanations.
+    """
+
+    clean: Evidence
+    labels: NDArray[np.int64]
+    attacked: Evidence
+    patterns: NDArray[np.int64]
+    targets: NDArray[np.int64]
+
+    def take(self, clean: NDArray[np.bool_], attacked: NDArray[np.bool_]) -> "TrainingSet":
+        """Restrict to some clean (N,) and some attacked (M,) inputs."""
+        return TrainingSet(
+            self.clean.take(np.flatnonzero(clean)),
+            self.labels[clean],
+            self.attacked.take(np.flatnonzero(attacked)),
+            self.patterns[attacked],
+            self.targets[attacked],
+        )
+
+
+def learn_judges(training: TrainingSet, explanations: Explanations, generator: np.random.Generator) -> Judges:
+    r"""Learn both judges and the discount.
+
+    With V(s) the number of classes some model votes for, a clean input seen in the light of x drawn from the prior w
+    and t drawn from those classes, weighted by V / mean V, stands for all its explanations alike. N clean inputs with K
+    draws against M attacked ones then have the log odds
+    :math:`\log(M \bar V / (K N)) + \log(\Pr(s \mid x, t) / (c \Pr(s \mid clean)))`; the constant is taken off. Against
+    other explanations of the same attacked input the prior cancels: :math:`\Pr(x, t \mid s) \propto w(x) \times` odds.
+    """
+    true = (np.arange(len(training.attacked)), training.patterns, training.targets)
+    likely = are_plausible(training.attacked, explanations, *true)
+    ours = describe(training.attacked, explanations, *(part[likely] for part in true))
+
+    # 1. True explanations of attacked inputs against explanations of clean ones.
+    *drawn, n_voted = draw_frames(training.clean, explanations, generator)
+    theirs = describe(training.clean, explanations, *drawn)
+    weights = np.concatenate([np.ones(len(ours)), n_voted[drawn[0]] / n_voted.mean()])
+    constant = np.log(max(len(training.attacked), 1) * n_voted.mean() / (N_DRAWN * max(len(training.clean), 1)))
+    alarm = grow_trees(np.concatenate([ours, theirs]), np.arange(weights.size) < len(ours), weights)
+
+    # 2. The same against other explanations of the attacked inputs.
+    of, x, t, _ = draw_frames(training.attacked, explanations, generator)
+    wrong = (x != training.patterns[of]) | (t != training.targets[of])
+    theirs = describe(training.attacked, explanations, of[wrong], x[wrong], t[wrong])
+    naming = grow_trees(
+        np.concatenate([ours, theirs]), np.arange(len(ours) + len(theirs)) < len(ours), np.ones(len(ours) + len(theirs))
+    )
+    discounts = choose_discounts(training.clean, training.labels, explanations, generator)
+    return Judges(replace(alarm, base=alarm.base - float(constant)), naming, discounts)
+
+
+def draw_frames(
+    evidence: Evidence, explanations: Explanations, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Draw `N_DRAWN` explanations of each input, keep the plausible ones: input, pattern, target; V of each input."""
+    n_inputs, _, n_classes = evidence.log_posteriors.shape
+    said = np.zeros((n_inputs, n_classes), dtype=bool)
+    np.put_along_axis(said, evidence.votes, True, axis=1)
+    n_voted = said.sum(axis=1)
+    of = np.repeat(np.arange(n_inputs), N_DRAWN)
+    x = generator.choice(explanations.rows.size, size=of.size, p=np.exp(explanations.log_weights))
+    rank = np.floor(generator.random(of.size) * n_voted[of])
+    t = (said.cumsum(axis=1)[of] > rank[:, None]).argmax(axis=1)
+    kept = are_plausible(evidence, explanations, of, x, t)
+    return of[kept], x[kept], t[kept], n_voted.astype(np.float64)
+
+
+def are_plausible(
+    evidence: Evidence,
+    explanations: Explanations,
+    of: NDArray[np.int64],
+    x: NDArray[np.int64],
+    t: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Whether enough hit models vote for the target; as `is_plausible`."""
+    hit = explanations.patterns[x]
+    said = (hit & (evidence.votes[of] == t[:, None])).sum(axis=1)
+    return np.asarray((said > 0) & (said >= PLAUSIBLE * hit.sum(axis=1)))
+
+
+def describe(
+    evidence: Evidence,
+    explanations: Explanations,
+    of: NDArray[np.int64],
+    x: NDArray[np.int64],
+    t: NDArray[np.int64],
+) -> NDArray[np.float32]:
+    """Features of frames; see `describe_frame`."""
+    out = np.empty((of.size, N_FEATURES), dtype=np.float32)
+    describe_frames(evidence.log_posteriors, evidence.votes, explanations.patterns, of, x, t, out)
+    return out
+
+
+def choose_discounts(
+    clean: Evidence, labels: NDArray[np.int64], explanations: Explanations, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Discounts with the least cross-entropy of the sum of all models, and of the clean ones of drawn patterns."""
+    n_inputs, n_models, _ = clean.log_posteriors.shape
+    x = generator.choice(explanations.rows.size, size=n_inputs, p=np.exp(explanations.log_weights))
+    speaking = ~explanations.patterns[x]
+    cases = [
+        (np.full(n_inputs, n_models), clean.log_posteriors.sum(axis=1)),
+        (speaking.sum(axis=1), np.where(speaking[:, :, None], clean.log_posteriors, 0.0).sum(axis=1)),
+    ]
+    best = (np.inf, np.ones(n_models + 1))
+    for correlation in CORRELATIONS:
+        discounts = 1 / (1 + correlation * (np.maximum(np.arange(n_models + 1), 1) - 1))
+        loss = 0.0
+        for counts, total in cases:
+            loss -= float(log_softmax(discounts[counts][:, None] * total)[np.arange(n_inputs), labels].mean())
+        if loss < best[0]:
+            best = (loss, discounts)
+    return best[1]
+
+
+def sum_explanations(
+    evidence: Evidence, explanations: Explanations, judges: Judges, every_target: bool = False
+) -> Sums:
+    """Log masses of every input; see `Sums`, `sum_frames`. Implausible explanations are left out unless asked for."""
+    n_inputs, n_models, n_classes = evidence.log_posteriors.shape
+    by_label = np.empty((n_inputs, n_classes))
+    table = np.empty((n_inputs, explanations.rows.size, n_classes))
+    alarm, naming = judges.alarm, judges.naming
+    sum_frames(
+        evidence.log_posteriors,
+        evidence.votes,
+        explanations.patterns,
+        explanations.log_weights,
+        every_target,
+        alarm.features,
+        alarm.thresholds,
+        alarm.values,
+        alarm.base,
+        naming.features,
+        naming.thresholds,
+        naming.values,
+        naming.base,
+        judges.discounts,
+        by_label,
+        table,
+    )
+    clean = log_softmax(judges.discounts[n_models] * evidence.log_posteriors.sum(axis=1))
+    return Sums(by_label, clean, table)

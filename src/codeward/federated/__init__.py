@@ -1,0 +1,43 @@
+"""Federated training of a code's sub-models: users keep their data, the server enforces the code.
+
+The Flower components are `codeward.federated.server_app:app` and `codeward.federated.client_app:app`; nothing here
+imports Flower.
+"""
+
+from codeward.federated._aggregation import combine
+from codeward.federated._checking import Checked, Refusal, check_reply
+from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport
+from codeward.federated._folder import FederationFolder
+from codeward.federated._local import train_model, train_update
+from codeward.federated._protocol import Arrays, Assignment, Parcel, Reply, Update, answer
+from codeward.federated._reference import train_federated
+from codeward.federated._samples import load_samples, save_samples
+from codeward.federated._settings import FederatedSettings
+from codeward.federated._simulation import CLIENT_APP, SERVER_APP, simulate_federation
+
+__all__ = [
+    "CLIENT_APP",
+    "SERVER_APP",
+    "Arrays",
+    "Assignment",
+    "Checked",
+    "FederatedResult",
+    "FederatedSettings",
+    "Federation",
+    "FederationFolder",
+    "FederationPlan",
+    "Parcel",
+    "Refusal",
+    "Reply",
+    "RoundReport",
+    "Update",
+    "answer",
+    "check_reply",
+    "combine",
+    "load_samples",
+    "save_samples",
+    "simulate_federation",
+    "train_federated",
+    "train_model",
+    "train_update",
+]

@@ -1,0 +1,252 @@
+"""The server's side of a federation, round after round; which engine carries the messages, it does not know."""
+
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.federated._aggregation import combine
+from codeward.federated._checking import Refusal, check_reply, quote
+from codeward.federated._protocol import Arrays, Assignment, Reply
+from codeward.federated._settings import FederatedSettings
+from codeward.training import TrainingSettings, build_network, fingerprint, plan_models
+
+_LOG = logging.getLogger("codeward.federated")
+
+#: Part of every key; raised when the same replies would give other weights.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class FederationPlan:
+    """Everything the server fixes before the first round.
+
+    Attributes
+    ----------
+    code : Code
+        One row a model, one column a user; enforced on the server.
+    training : TrainingSettings
+        Recipe of the local training; its ``epochs`` are not used, the settings' ``local_epochs`` are.
+    settings : FederatedSettings
+    shape : tuple of int
+        Channels, height, width of the images.
+    seed : int
+    """
+
+    code: Code
+    training: TrainingSettings
+    settings: FederatedSettings
+    shape: tuple[int, int, int]
+    seed: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the users."""
+        return tuple(self.code.user_name(user) for user in range(self.code.n_users))
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What one round brought.
+
+    Attributes
+    ----------
+    round : int
+    counted : dict
+        Models that counted, by user.
+    samples : dict
+        Weight of each user who counted: its claimed sample count, capped.
+    silent : tuple of int
+        Users without a reply in time.
+    refusals : tuple of Refusal
+    """
+
+    round: int
+    counted: Mapping[int, tuple[int, ...]]
+    samples: Mapping[int, int]
+    silent: tuple[int, ...]
+    refusals: tuple[Refusal, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON for a record."""
+        return {
+            "round": self.round,
+            "counted": {str(user): list(models) for user, models in self.counted.items()},
+            "samples": {str(user): count for user, count in self.samples.items()},
+            "silent": list(self.silent),
+            "refusals": [refusal.to_json() for refusal in self.refusals],
+        }
+
+
+@dataclass(frozen=True)
+class FederatedResult:
+    """The sub-models after the last round.
+
+    Attributes
+    ----------
+    models : tuple of arrays
+        In the order of the code's rows.
+    keys : tuple of str
+        Content address of each model: a hash of its seed, recipe and of every update that counted, round by round. Two
+        models with one key had the same history, and nothing a user outside its row sent is part of it.
+    rounds : tuple of RoundReport
+    """
+
+    models: tuple[Arrays, ...]
+    keys: tuple[str, ...]
+    rounds: tuple[RoundReport, ...]
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """All refusals, in order."""
+        return tuple(refusal for report in self.rounds for refusal in report.refusals)
+
+
+class Federation:
+    """m models and the rounds that train them: assign, accept replies in any order, close.
+
+    Guarantee (arbitrary threat model): the bytes of a model are a function of the plan and of what the users of its row
+    sent for it in replies that passed `check_reply`. A user outside the row cannot change them, whatever it sends, to
+    whomever it claims to belong, early, late or twice.
+
+    Parameters
+    ----------
+    plan : FederationPlan
+    """
+
+    def __init__(self, plan: FederationPlan) -> None:
+        self.plan = plan
+        self.round = 0
+        self.reports: list[RoundReport] = []
+        self._plans = plan_models(plan.code, plan.seed)
+        networks = [
+            build_network(plan.training.architecture, plan.shape, plan.training.n_classes, model.seed)
+            for model in self._plans
+        ]
+        self.models: list[Arrays] = [
+            _freeze({name: value.detach().numpy().copy() for name, value in network.state_dict().items()})
+            for network in networks
+        ]
+        recipe = {
+            "format": FORMAT,
+            "training": json.loads(replace(plan.training, epochs=plan.settings.local_epochs).to_json()),
+            "federated": json.loads(plan.settings.identity),
+            "architecture": fingerprint(networks[0]),
+        }
+        self._histories = [
+            _chain(
+                "codeward-federated", json.dumps(recipe | {"seed": model.seed, "users": model.users}, sort_keys=True)
+            )
+            for model in self._plans
+        ]
+        self._open: dict[int, Assignment] = {}
+        self._accepted: dict[int, tuple[int, Mapping[int, Arrays]]] = {}
+        self._refusals: list[Refusal] = []
+        self._answered: set[int] = set()
+
+    def assign(self) -> dict[int, Assignment]:
+        """Open the next round: return what each user is to be sent."""
+        if self._open:
+            raise InputError(f"round {self.round} is still open; close it first")
+        if self.round == self.plan.settings.rounds:
+            raise InputError(f"all {self.round} rounds are done")
+        self.round += 1
+        self._accepted, self._refusals, self._answered = {}, [], set()
+        training = replace(self.plan.training, epochs=self.plan.settings.local_epochs)
+        for user in range(self.plan.code.n_users):
+            column = [int(model) for model in np.flatnonzero(self.plan.code.column(user))]
+            self._open[user] = Assignment(
+                user=user,
+                round=self.round,
+                nonce=secrets.token_hex(16),
+                shape=self.plan.shape,
+                training=training,
+                seeds={model: derive_seed(self._plans[model].seed, user, self.round) for model in column},
+                models={model: self.models[model] for model in column},
+            )
+        return dict(self._open)
+
+    def accept(self, user: int, reply: Reply) -> None:
+        """Take a reply that came from the node bound to ``user``; what is wrong with it is logged and left out."""
+        if user not in self._open:
+            raise InputError(f"user {user} was asked nothing: no round is open, or the code has no such column")
+        if user in self._answered:
+            self._refuse([Refusal(self.round, user, None, "a second reply in one round: a replay; the first counts")])
+            return
+        self._answered.add(user)
+        checked = check_reply(reply, self._open[user], self.plan.settings.sample_limit, self.plan.names)
+        self._refuse(checked.refusals)
+        if checked.models:
+            self._accepted[user] = (min(checked.samples, self.plan.settings.sample_cap), checked.models)
+
+    def fail(self, user: int, reason: str) -> None:
+        """Note that a user's client reported an error instead of a reply."""
+        self._answered.add(user)
+        self._refuse([Refusal(self.round, user, None, f"its client failed: {quote(reason)}")])
+
+    def close(self) -> RoundReport:
+        """End the round: combine, per model, what counted; a model without any keeps its weights."""
+        weights = {user: samples for user, (samples, _) in self._accepted.items()}
+        for model in range(self.plan.code.n_models):
+            replies = {user: arrays[model] for user, (_, arrays) in sorted(self._accepted.items()) if model in arrays}
+            parts = [f"{user} {weights[user]} {_digest(arrays)}" for user, arrays in replies.items()]
+            self._histories[model] = _chain(self._histories[model], json.dumps(parts))
+            self.models[model] = _freeze(combine(self.models[model], replies, weights, self.plan.settings))
+        report = RoundReport(
+            round=self.round,
+            counted={user: tuple(arrays) for user, (_, arrays) in sorted(self._accepted.items())},
+            samples=dict(sorted(weights.items())),
+            silent=tuple(user for user in self._open if user not in self._answered),
+            refusals=tuple(sorted(self._refusals, key=lambda refusal: refusal.user)),
+        )
+        if report.silent:
+            names = ", ".join(self.plan.names[user] for user in report.silent)
+            _LOG.warning("round %d: no reply in time from user %s", self.round, names)
+        self.reports.append(report)
+        self._open, self._accepted = {}, {}
+        return report
+
+    def result(self) -> FederatedResult:
+        """Return the models as they are now."""
+        return FederatedResult(tuple(self.models), tuple(self._histories), tuple(self.reports))
+
+    def _refuse(self, refusals: Sequence[Refusal]) -> None:
+        for refusal in refusals:
+            where = "" if refusal.model is None else f" for model {refusal.model}"
+            _LOG.warning(
+                "round %d: refused from user %s%s: %s",
+                refusal.round, self.plan.names[refusal.user], where, refusal.reason,
+            )  # fmt: skip
+        self._refusals += refusals
+
+
+def derive_seed(model_seed: int, user: int, number: int) -> int:
+    """Return the seed of one user's local training of one model in one round."""
+    text = f"codeward-federated model={model_seed} user={user} round={number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def _freeze(arrays: Arrays) -> Arrays:
+    """Make arrays read-only: users' code in the same process gets them too."""
+    for array in arrays.values():
+        array.setflags(write=False)
+    return arrays
+
+
+def _chain(history: str, step: str) -> str:
+    return hashlib.sha256(f"{history}\n{step}".encode()).hexdigest()
+
+
+def _digest(arrays: Arrays) -> str:
+    content = hashlib.sha256()
+    for name in sorted(arrays):
+        content.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
+        content.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return content.hexdigest()

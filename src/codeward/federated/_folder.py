@@ -1,0 +1,137 @@
+"""The server's folder: what a federation is told (``federation.json``, ``code.json``) and what it leaves behind."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from codeward._errors import InputError
+from codeward._files import write_atomic, write_text_atomic
+from codeward.codes import Code
+from codeward.federated._checking import Refusal
+from codeward.federated._federation import FederatedResult, FederationPlan, RoundReport
+from codeward.federated._settings import FederatedSettings
+from codeward.training import TrainingSettings
+
+FORMAT = "codeward-federation/1"
+
+
+@dataclass(frozen=True)
+class FederationFolder:
+    """A folder on the server's machine; users never see it.
+
+    ``federation.json`` and ``code.json`` hold the plan. Training adds a line to ``rounds.jsonl`` after every round and
+    ends with ``models/*.safetensors`` and, last, ``result.json``, which names them with their SHA-256.
+    """
+
+    path: Path
+
+    def save_plan(self, plan: FederationPlan) -> None:
+        """Write the plan."""
+        content = {
+            "format": FORMAT,
+            "training": json.loads(plan.training.to_json()),
+            "settings": plan.settings.to_json(),
+            "shape": list(plan.shape),
+            "seed": plan.seed,
+        }
+        self.path.mkdir(parents=True, exist_ok=True)
+        plan.code.save(self.path / "code.json")
+        write_text_atomic(self.path / "federation.json", json.dumps(content, indent=1) + "\n")
+
+    def load_plan(self) -> FederationPlan:
+        """Read the plan."""
+        file = self.path / "federation.json"
+        content = _read_json(file)
+        try:
+            channels, height, width = (int(size) for size in content["shape"])
+            return FederationPlan(
+                code=Code.load(self.path / "code.json"),
+                training=TrainingSettings(**content["training"]),
+                settings=FederatedSettings(**content["settings"]),
+                shape=(channels, height, width),
+                seed=int(content["seed"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{file}: not a plan of a federation: {error}") from error
+
+    def clear(self) -> None:
+        """Forget an earlier, unfinished attempt."""
+        for name in ("rounds.jsonl", "result.json"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def add_round(self, report: RoundReport, measured: dict[str, Any]) -> None:
+        """Append a line about a round."""
+        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as out:
+            out.write(json.dumps(report.to_json() | measured) + "\n")
+
+    def read_rounds(self) -> list[dict[str, Any]]:
+        """Return what `add_round` wrote so far; a line that is still being written is left out."""
+        file = self.path / "rounds.jsonl"
+        if not file.exists():
+            return []
+        lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def save_result(self, result: FederatedResult) -> None:
+        """Write the models, then what names them."""
+        files = []
+        for model, arrays in enumerate(result.models):
+            content = save_arrays(arrays)
+            name = f"models/model-{model}.safetensors"
+            write_atomic(self.path / name, lambda out, content=content: out.write(content))  # type: ignore[misc]
+            files.append({"file": name, "sha256": hashlib.sha256(content).hexdigest()})
+        summary = {
+            "format": FORMAT,
+            "keys": list(result.keys),
+            "models": files,
+            "rounds": [report.to_json() for report in result.rounds],
+        }
+        write_text_atomic(self.path / "result.json", json.dumps(summary, indent=1) + "\n")
+
+    def load_result(self) -> FederatedResult:
+        """Read the result; models are compared with their SHA-256 first."""
+        file = self.path / "result.json"
+        content = _read_json(file)
+        try:
+            models = []
+            for entry in content["models"]:
+                raw = (self.path / "models" / Path(entry["file"]).name).read_bytes()
+                if hashlib.sha256(raw).hexdigest() != entry["sha256"]:
+                    raise ValueError(f"{entry['file']} does not match its SHA-256")
+                models.append(load_arrays(raw))
+            rounds = tuple(_read_report(entry) for entry in content["rounds"])
+            return FederatedResult(tuple(models), tuple(content["keys"]), rounds)
+        except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+            raise InputError(f"{file}: not the result of a federation: {error}") from error
+
+
+def open_folder(path: str | os.PathLike[str]) -> FederationFolder:
+    """Return the server's folder at a path."""
+    return FederationFolder(Path(path))
+
+
+def _read_report(entry: dict[str, Any]) -> RoundReport:
+    return RoundReport(
+        round=entry["round"],
+        counted={int(user): tuple(models) for user, models in entry["counted"].items()},
+        samples={int(user): count for user, count in entry["samples"].items()},
+        silent=tuple(entry["silent"]),
+        refusals=tuple(Refusal(**refusal) for refusal in entry["refusals"]),
+    )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"{file}: not a {FORMAT} file")
+    return content

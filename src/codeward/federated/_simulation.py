@@ -1,0 +1,208 @@
+"""A federation on Flower's own simulation runtime, the way Flower runs one: a SuperLink and ``flwr run``.
+
+Everything is private to one call: SuperLink on a free loopback port, Flower's home in the working folder, and the
+processes end with the call.
+"""
+
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from codeward._errors import InputError
+from codeward._files import write_text_atomic
+from codeward._progress import show_progress
+from codeward.data import Samples
+from codeward.federated._federation import FederatedResult, FederationPlan
+from codeward.federated._folder import FederationFolder
+from codeward.federated._processes import ProcessTree
+from codeward.federated._samples import save_samples
+
+_LOG = logging.getLogger("codeward.federated")
+
+#: Nothing leaves the machine and nothing is installed: telemetry, update checks, run-time dependencies, usage reports.
+#: Ray listens on loopback only and never joins a cluster that happens to run here. One thread a client, so that results
+#: do not depend on the number of cores.
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ADDRESS": "local",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OMP_NUM_THREADS": "1",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost",
+}
+
+SERVER_APP = "codeward.federated.server_app:app"
+CLIENT_APP = "codeward.federated.client_app:app"
+
+_APP = """\
+[project]
+name = "codeward-simulation"
+version = "1.0.0"
+description = "A federation of codeward, simulated"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "codeward"
+
+[tool.flwr.app.components]
+serverapp = {server}
+clientapp = {client}
+
+[tool.flwr.app.config]
+{config}
+"""
+
+_CONNECTION = """\
+[superlink]
+default = "simulation"
+
+[superlink.simulation]
+address = "127.0.0.1:{port}"
+insecure = true
+"""
+
+
+def simulate_federation(
+    users: Sequence[Samples],
+    plan: FederationPlan,
+    folder: str | os.PathLike[str],
+    client_app: str = CLIENT_APP,
+    config: Mapping[str, str] | None = None,
+    cores: int | None = None,
+    progress: bool = False,
+) -> FederatedResult:
+    """Train a federation with one simulated Flower node a user; equal, bit for bit, to `train_federated`.
+
+    Start-up takes about half a minute (SuperLink, ``flwr run``, Ray and a client process a core, each with torch).
+
+    Parameters
+    ----------
+    users : sequence of Samples
+        One a column; written to one file each in the working folder, from which the simulated clients read.
+    plan : FederationPlan
+    folder : path-like
+        Working folder: the Flower app, its home, logs, the users' data and the server's folder ``server``.
+    client_app : str
+        Reference to the ClientApp; experiments put attackers in with one of their own.
+    config : mapping of str to str, optional
+        More run configuration, for that ClientApp.
+    cores : int, optional
+        Clients that train at a time; by default one a core that this process may use.
+    progress : bool
+        Show rounds on stderr.
+    """
+    if len(users) != plan.code.n_users:
+        raise InputError(f"federation: {len(users)} users' data for a code with {plan.code.n_users} columns")
+    work = Path(folder).resolve()
+    server = FederationFolder(work / "server")
+    server.save_plan(plan)
+    server.clear()
+    for user, samples in enumerate(users):
+        save_samples(work / "data" / f"user{user}.npz", samples)
+    port = _free_port()
+    values = {"federation": str(server.path), "data-folder": str(work / "data")} | dict(config or {})
+    # JSON strings are TOML strings.
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
+    app = _APP.format(server=json.dumps(SERVER_APP), client=json.dumps(client_app), config=lines)
+    write_text_atomic(work / "app" / "pyproject.toml", app)
+    write_text_atomic(work / "home" / "config.toml", _CONNECTION.format(port=port))
+    tools = Path(sys.executable).parent
+    environment = os.environ | QUIET | {
+        "FLWR_HOME": str(work / "home"), "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"
+    }  # fmt: skip
+    command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess",
+               "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]  # fmt: skip
+    link = ProcessTree(command, environment, work, work / "superlink.log")
+    try:
+        _await_health(link, port, work)
+        _run_app(server, plan, environment, work, cores, progress, link)
+    finally:
+        link.end()
+    return server.load_result()
+
+
+def _run_app(
+    server: FederationFolder,
+    plan: FederationPlan,
+    environment: Mapping[str, str],
+    work: Path,
+    cores: int | None,
+    progress: bool,
+    link: ProcessTree,
+) -> None:
+    """Submit the app and follow its rounds until it ends."""
+    slots = cores or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    resources = {
+        "num-supernodes": plan.code.n_users,
+        "client-resources-num-cpus": 1,
+        "client-resources-num-gpus": 0.0,
+        "init-args-num-cpus": slots,
+        "init-args-log-to-driver": "false",
+    }
+    text = " ".join(f"{key}={value}" for key, value in resources.items())
+    command = ["flwr", "run", str(work / "app"), "simulation", "--stream", "--federation-config", text]
+    run = ProcessTree(command, environment, work, work / "run.log")
+    seen = 0
+    with show_progress("federated", plan.settings.rounds, quiet=not progress) as bar:
+        try:
+            while True:
+                ended = not run.running
+                for report in server.read_rounds()[seen:]:
+                    seen += 1
+                    link.note()
+                    counted = f"{len(report['counted'])} of {plan.code.n_users} users counted"
+                    bar.advance(1, f"rounds, {counted}, {len(report['refusals'])} refusals")
+                    _repeat_refusals(report, plan)
+                if ended:
+                    break
+                time.sleep(0.2)
+        finally:
+            run.end()
+    if not (server.path / "result.json").exists():
+        raise RuntimeError(f"the simulation ended without a result: {_last_line(work / 'run.log')}; see {work}/run.log")
+
+
+def _repeat_refusals(report: dict[str, Any], plan: FederationPlan) -> None:
+    """Say here what the server's process logged there."""
+    for refusal in report["refusals"]:
+        where = "" if refusal["model"] is None else f" for model {refusal['model']}"
+        name = plan.names[refusal["user"]]
+        _LOG.warning("round %d: refused from user %s%s: %s", report["round"], name, where, refusal["reason"])
+
+
+def _await_health(link: ProcessTree, port: int, work: Path, patience: float = 60.0) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline and link.running:
+        with suppress(OSError), direct.open(f"http://127.0.0.1:{port}/health", timeout=2):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"the SuperLink did not start: {_last_line(work / 'superlink.log')}; see {work}/superlink.log")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _last_line(file: Path) -> str:
+    """Return what a log says went wrong: its last exception, else a framed error, else its last line."""
+    lines = [line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    framed = " ".join(line.strip("│ ") for line in lines if line.startswith("│"))
+    return errors[-1] if errors else framed or (lines or ["no output"])[-1]

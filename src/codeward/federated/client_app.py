@@ -1,0 +1,52 @@
+"""The Flower ClientApp: ``codeward.federated.client_app:app``.
+
+A client's data are a file on its own machine (see `codeward.federated.save_samples`), named by the node's own
+configuration (``data``). In a simulation the run configuration names a folder with one file a user.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from codeward._errors import InputError
+from codeward.data import Samples
+from codeward.federated._local import train_update
+from codeward.federated._protocol import Update
+from codeward.federated._samples import load_samples
+from codeward.federated._wire import pack_reply, unpack_assignment
+
+__all__ = ["answer_message", "app"]
+
+app = ClientApp()
+
+# A simulation sends many messages to one process; the data of a few users stay open.
+_open_file = lru_cache(maxsize=16)(load_samples)
+
+
+def find_samples(context: Context, user: int) -> Samples:
+    """Open the data this node trains on."""
+    own = context.node_config.get("data")
+    if isinstance(own, str):
+        return _open_file(Path(own).expanduser())
+    folder = context.run_config.get("data-folder")
+    # Only a simulated node may take data that the server's side names.
+    if isinstance(folder, str) and "partition-id" in context.node_config:
+        return _open_file(Path(folder) / f"user{user}.npz")
+    raise InputError("no data: start the SuperNode with --node-config 'data=\"FILE.npz\"' (arrays images and labels)")
+
+
+def answer_message(message: Message, context: Context, update: Update = train_update) -> Message:
+    """Do what an assignment asks and return the reply; another ``update`` makes another client of it."""
+    assignment = unpack_assignment(message.content)
+    reply = update(assignment, find_samples(context, assignment.user))
+    if reply is None:
+        raise InputError("this client does not answer")
+    return Message(pack_reply(reply), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the models of this user's column on its own data."""
+    return answer_message(message, context)

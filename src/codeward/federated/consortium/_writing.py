@@ -1,0 +1,222 @@
+"""Writing a consortium: every folder, key, certificate and text, or nothing at all."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from codeward._errors import InputError
+from codeward._files import write_atomic, write_text_atomic
+from codeward.federated._federation import FederationPlan
+from codeward.federated._folder import FederationFolder
+from codeward.federated.consortium import _layout as layout
+from codeward.federated.consortium import _texts as texts
+from codeward.federated.consortium._certificates import Certificates, make_certificates
+from codeward.federated.consortium._commands import (
+    Address,
+    register_user,
+    server_environment,
+    start_gate,
+    start_run,
+    start_superlink,
+    start_supernode,
+    user_environment,
+)
+from codeward.federated.consortium._keys import (
+    PRIVATE_FOLDER,
+    check_name,
+    make_key,
+    parse_public_key,
+    private_text,
+    public_line,
+    write_private,
+)
+from codeward.federated.consortium._roster import Member, Roster
+
+
+@dataclass(frozen=True)
+class Consortium:
+    """What `write_consortium` wrote.
+
+    Attributes
+    ----------
+    path : Path
+    roster : Roster
+    address : Address
+    """
+
+    path: Path
+    roster: Roster
+    address: Address
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON: folders, commands and the binding; no secret is part of it."""
+        members = self.roster.members
+        return {
+            "folder": str(self.path),
+            "server": str(self.path / "server"),
+            "authority": str(self.path / "authority"),
+            "address": self.address.public,
+            "users": [
+                {
+                    "user": member.user,
+                    "name": member.name,
+                    "fingerprint": member.fingerprint,
+                    "folder": str(self.path / "users" / member.name),
+                }
+                for member in members
+            ],
+            "commands": {
+                "superlink": start_superlink(self.address),
+                "gate": start_gate(self.address),
+                "register": [register_user(member.name) for member in members],
+                "run": start_run(),
+                "supernode": start_supernode(self.address),
+            },
+        }
+
+
+def write_consortium(
+    path: str | os.PathLike[str],
+    plan: FederationPlan,
+    hosts: Sequence[str],
+    port: int = 9092,
+    superlink_port: int = 9093,
+    days: int = 365,
+    public_keys: Mapping[str, str] | None = None,
+    join_timeout: int = 600,
+) -> Consortium:
+    """Write all that a consortium needs to train together, one folder for each party.
+
+    Private keys have mode 0600 and every folder with one 0700, from the moment they exist. A user's folder holds that
+    user's key and no other; the server's folder holds no user's private key. The whole appears at once under ``path``,
+    or not at all.
+
+    Parameters
+    ----------
+    path : path-like
+        A folder that does not exist.
+    plan : FederationPlan
+        Its code must name the users; the names become folders.
+    hosts : sequence of str
+        Names and addresses of the server for its certificate; users dial the first.
+    port, superlink_port : int
+        Of the gate, and of the SuperLink behind it.
+    days : int
+        How long the certificates last.
+    public_keys : mapping of str to str, optional
+        Users who made their own key: name to public key (an OpenSSH line or PEM). Their private key never is here.
+    join_timeout : int
+        Seconds a run waits for users before its first round.
+
+    Raises
+    ------
+    InputError
+        When the folder exists, or a name, host, port or key cannot be used.
+    """
+    target = Path(path)
+    if target.exists() or target.is_symlink():
+        raise InputError(f"{target} exists: a consortium is never written over another; choose a new folder")
+    names, given = _check_users(plan, public_keys or {})
+    if not hosts:
+        raise InputError("give at least one host name or address of the server")
+    for number in (port, superlink_port):
+        if not 1 <= number <= 65535:
+            raise InputError(f"port {number}: expected 1 to 65535")
+    if port == superlink_port:
+        raise InputError(f"port {port}: the gate and the SuperLink need different ports")
+    certificates = make_certificates(hosts, days)
+    address = Address(hosts[0], port, superlink_port)
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # mkdtemp makes the folder with mode 0700: nobody else can enter it while secrets are written into it.
+    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        roster = _write_users(draft / "users", names, given, address, certificates, plan)
+        _write_server(draft / "server", roster, plan, address, certificates, join_timeout)
+        _make_private(draft / "authority")
+        write_private(draft / "authority" / layout.AUTHORITY_KEY, certificates.authority_key)
+        _write(draft / "authority" / layout.AUTHORITY_FILE, certificates.authority)
+        write_text_atomic(draft / "README.md", texts.overview(roster.members, address))
+        draft.rename(target)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return Consortium(target, roster, address)
+
+
+def _check_users(plan: FederationPlan, public_keys: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    names = plan.code.users
+    if names is None:
+        raise InputError("the code names no users; a consortium binds a key to each by name")
+    folded: dict[str, str] = {}
+    for name in names:
+        # Two names that differ in case alone are one folder on some systems.
+        other = folded.setdefault(check_name(name).casefold(), name)
+        if other is not name:
+            raise InputError(f"user names {other!r} and {name!r} differ in case alone; choose another")
+    for name in public_keys:
+        if name not in names:
+            raise InputError(f"a public key for {name!r}, who is no user; the users are {', '.join(names)}")
+    given = {name: public_line(parse_public_key(key, f"public key of {name!r}")) for name, key in public_keys.items()}
+    return names, given
+
+
+def _write_users(
+    place: Path,
+    names: Sequence[str],
+    given: Mapping[str, str],
+    address: Address,
+    certificates: Certificates,
+    plan: FederationPlan,
+) -> Roster:
+    _make_private(place)
+    members = []
+    for user, name in enumerate(names):
+        folder = place / name
+        _make_private(folder)
+        if name in given:
+            line = given[name]
+        else:
+            key = make_key()
+            write_private(folder / layout.NODE_KEY, private_text(key))
+            line = public_line(key.public_key())
+        member = Member(user, name, line)
+        write_text_atomic(folder / layout.NODE_PUBLIC_KEY, f"{line} {name}\n")
+        _write(folder / layout.AUTHORITY_FILE, certificates.authority)
+        write_text_atomic(folder / layout.ENVIRONMENT_FILE, user_environment())
+        write_text_atomic(folder / "README.md", texts.user_readme(member, address, name not in given))
+        members.append(member)
+    return Roster(tuple(members), plan.code.n_users, plan.code.digest)
+
+
+def _write_server(
+    folder: Path,
+    roster: Roster,
+    plan: FederationPlan,
+    address: Address,
+    certificates: Certificates,
+    join_timeout: int,
+) -> None:
+    _make_private(folder)
+    write_private(folder / layout.SERVER_KEY, certificates.server_key)
+    _write(folder / layout.SERVER_CERTIFICATE, certificates.server_certificate)
+    _write(folder / layout.AUTHORITY_FILE, certificates.authority)
+    roster.save(folder / layout.ROSTER_FILE)
+    FederationFolder(folder / layout.PLAN_FOLDER).save_plan(plan)
+    roster.save_keys(folder / layout.PUBLIC_KEYS)
+    write_text_atomic(folder / layout.APP_FOLDER / "pyproject.toml", texts.app_project(join_timeout))
+    write_text_atomic(folder / layout.ENVIRONMENT_FILE, server_environment(address))
+    write_text_atomic(folder / "README.md", texts.server_readme(roster.members, address))
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=PRIVATE_FOLDER)
+    folder.chmod(PRIVATE_FOLDER)
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomic(path, lambda out: out.write(content))

@@ -1,0 +1,144 @@
+"""Line charts as SVG elements in the page's own colours and letters: small, sharp, and made without any library."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+Marker = Literal["disc", "ring", "square", "frame"]
+
+_WIDTH, _HEIGHT = 276, 224
+_LEFT, _TOP, _BOTTOM = 34, 10, 34
+#: Least distance of two labels at the ends of lines.
+_LABEL_GAP = 11.5
+#: Lines stand a little beside each other, so that their bars do not cover one another.
+_DODGE = 2.4
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a line: place, height between 0 and 1, spread, and what the pointer is told."""
+
+    x: float
+    y: float
+    spread: float | None
+    title: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line: its label at the end, the class that gives its colour, whether it is dashed, and its marker."""
+
+    label: str
+    kind: str
+    dashed: bool
+    marker: Marker
+    points: tuple[Point, ...]
+
+
+def draw_lines(lines: Sequence[Line], label: str, x_label: str, x_ticks: Sequence[int]) -> str:
+    """Return a chart of shares between 0 and 100%; every line has its label at its end.
+
+    Guarantees: text is escaped, ids are not used, and the same lines give the same bytes.
+
+    Parameters
+    ----------
+    lines : sequence of Line
+    label : str
+        What a screen reader says.
+    x_label : str
+        What the horizontal axis counts.
+    x_ticks : sequence of int
+        At least two, rising.
+    """
+    drawn = [line for line in lines if line.points]
+    # Room for the longest label: letters are about this wide.
+    right = _WIDTH - 20 - 6.3 * max((len(line.label) for line in drawn), default=0)
+    body = _draw_axes(x_label, x_ticks, right)
+    ends = []
+    for place, line in enumerate(drawn):
+        shift = (place - (len(drawn) - 1) / 2) * _DODGE
+        points = [(_place_x(point.x, x_ticks, right) + shift, _place_y(point.y), point) for point in line.points]
+        body += _draw_line(line, points)
+        ends.append((points[-1][0], points[-1][1]))
+    for line, (x, y), height in zip(drawn, ends, _spread([y for _, y in ends]), strict=True):
+        edge = right + 14
+        body += (
+            f'<path class="leader {line.kind}" d="M{x + 4:.1f} {y:.1f}L{edge - 3:.1f} {height:.1f}"></path>'
+            f'<text class="end {line.kind}" x="{edge:.1f}" y="{height + 3.5:.1f}">{escape(line.label)}</text>'
+        )
+    return f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">{body}</svg>'
+
+
+def draw_sample(kind: str, dashed: bool, marker: Marker) -> str:
+    """Return a short piece of a line for a legend."""
+    dash = " dashed" if dashed else ""
+    return (
+        f'<svg class="chart sample" viewBox="0 0 34 12" aria-hidden="true"><path class="line {kind}{dash}" d="M1 6H33">'
+        f"</path>{_draw_marker(marker, kind, 17, 6, '')}</svg>"
+    )
+
+
+def _draw_axes(x_label: str, x_ticks: Sequence[int], right: float) -> str:
+    bottom = _HEIGHT - _BOTTOM
+    found = ""
+    for share in (0, 25, 50, 75, 100):
+        y = _place_y(share / 100)
+        found += f'<path class="{"axis" if share == 0 else "rule"}" d="M{_LEFT} {y:.1f}H{right + 8:.1f}"></path>'
+        found += (
+            f'<text x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{share}{"%" if share == 100 else ""}</text>'
+        )
+    for tick in x_ticks:
+        found += f'<text x="{_place_x(tick, x_ticks, right):.1f}" y="{bottom + 14}" text-anchor="middle">{tick}</text>'
+    middle = (_LEFT + right) / 2
+    return (
+        found + f'<text class="quiet" x="{middle:.1f}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+    )
+
+
+def _draw_line(line: Line, points: Sequence[tuple[float, float, Point]]) -> str:
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in points)
+    found = f'<path class="line {line.kind}{" dashed" if line.dashed else ""}" d="{path}"></path>'
+    for x, _, point in points:
+        if point.spread:
+            # What lies past 0 or 100% is no accuracy: the bar ends there.
+            low, high = _place_y(max(point.y - point.spread, 0)), _place_y(min(point.y + point.spread, 1))
+            bar = f"M{x - 2:.1f} {low:.1f}h4M{x:.1f} {low:.1f}V{high:.1f}M{x - 2:.1f} {high:.1f}h4"
+            found += f'<path class="bar-line {line.kind}" d="{bar}"></path>'
+    return found + "".join(_draw_marker(line.marker, line.kind, x, y, point.title) for x, y, point in points)
+
+
+def _draw_marker(marker: Marker, kind: str, x: float, y: float, title: str) -> str:
+    fill = "full" if marker in ("disc", "square") else "hollow"
+    told = f"<title>{escape(title)}</title>" if title else ""
+    if marker in ("disc", "ring"):
+        return f'<circle class="dot {fill} {kind}" cx="{x:.1f}" cy="{y:.1f}" r="2.9">{told}</circle>'
+    corner = f'x="{x - 2.6:.1f}" y="{y - 2.6:.1f}" width="5.2" height="5.2"'
+    return f'<rect class="dot {fill} {kind}" {corner}>{told}</rect>'
+
+
+def _place_x(value: float, ticks: Sequence[int], right: float) -> float:
+    # Room for the dodge of many lines at both ends.
+    left, width = _LEFT + 12, right - 6 - (_LEFT + 12)
+    return left + (value - ticks[0]) / max(ticks[-1] - ticks[0], 1) * width
+
+
+def _place_y(share: float) -> float:
+    bottom = _HEIGHT - _BOTTOM
+    return bottom - share * (bottom - _TOP)
+
+
+def _spread(heights: Sequence[float]) -> list[float]:
+    """Move labels apart until none covers another, in their order, within the chart; ties keep the lines' order."""
+    order = sorted(range(len(heights)), key=lambda place: (heights[place], place))
+    moved = [heights[place] for place in order]
+    for i in range(1, len(moved)):
+        moved[i] = max(moved[i], moved[i - 1] + _LABEL_GAP)
+    limit = _HEIGHT - _BOTTOM + 6.0
+    for i in range(len(moved) - 1, -1, -1):
+        moved[i] = min(moved[i], limit)
+        limit = moved[i] - _LABEL_GAP
+    found = [0.0] * len(heights)
+    for place, height in zip(order, moved, strict=True):
+        found[place] = height
+    return found

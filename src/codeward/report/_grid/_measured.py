@@ -1,0 +1,214 @@
+"""Tables from records: what is there, whether the attack works, accuracy by attackers, clean inputs."""
+
+from collections.abc import Sequence
+
+from codeward.experiments import RunConfig
+from codeward.report._grid._folder import OTHER, Grid, GridRun, GridSetting, Record, describe_setting, rank_code
+from codeward.report._grid._paper import FIGURE5
+from codeward.report._grid._table import Cell, Table, count_attackers, share_cell
+from codeward.report._tables import Share
+
+#: Success in hit models under which a cell says little about a defence.
+WEAK = 0.9
+
+_STUDY_TITLES = {
+    "figure5": "Figure 5: accuracy under attack",
+    "table1": "Table 1: naming attackers",
+    "past": "Past the paper",
+    OTHER: "Other runs",
+}
+
+
+def tabulate_progress(grid: Grid) -> list[Table]:
+    """Say for every study which cells of which codes are there; a cell is one repeat with one number of attackers."""
+    runs = {run.path: run for run in grid.runs}
+    tables = []
+    for study, plan in grid.plans.items():
+        if not plan:
+            continue
+        codes = list(dict.fromkeys(path.rsplit("/", 1)[1] for path in plan))
+        rows: dict[str, list[tuple[GridSetting, tuple[Cell, ...]]]] = {}
+        folders = sorted({path.rsplit("/", 1)[0]: describe_setting(c) for path, c in plan.items()}.items())
+        for folder, setting in sorted(folders, key=lambda pair: pair[1].rank):
+            cells = [_count_cells(runs.get(f"{folder}/{code}"), plan.get(f"{folder}/{code}")) for code in codes]
+            label = ", ".join(part for part in (setting.split, setting.attack) if part)
+            rows.setdefault(setting.dataset, []).append((setting, (Cell(label), *cells)))
+        tables.append(
+            Table(
+                f"there-{study}",
+                _STUDY_TITLES[study],
+                "Cells there of cells planned.",
+                "data set",
+                ("setting", *codes),
+                tuple((dataset, tuple(row for _, row in found)) for dataset, found in rows.items()),
+            )
+        )
+    return tables
+
+
+def count_progress(grid: Grid) -> tuple[int, int, int]:
+    """Return cells there and cells planned, over all studies, and the cells with a study beside the record."""
+    runs = {run.path: run for run in grid.runs}
+    plan = {path: config for runs_of in grid.plans.values() for path, config in runs_of.items()}
+    there = sum(len(_find_cells(runs.get(path), config)) for path, config in plan.items())
+    planned = sum(config.repeats * len(config.attack.attackers) for config in plan.values())
+    return there, planned, sum(len(run.studies) for run in grid.runs)
+
+
+def tabulate_weakest(grid: Grid) -> Table:
+    """Give the attack of every run that worked least."""
+    runs = grid.pick(attack=None)
+    codes = list(dict.fromkeys(run.code_name for run in sorted(runs, key=lambda run: rank_code(run.code_name))))
+    groups: dict[str, list[tuple[Cell, ...]]] = {}
+    for setting in sorted({run.setting for run in runs}):
+        here = {run.code_name: run for run in runs if run.setting == setting}
+        label = ", ".join(part for part in (setting.split, setting.attack) if part)
+        cells = [_find_weakest(here[code]) if code in here else Cell("") for code in codes]
+        if any(cell.value for cell in cells):
+            groups.setdefault(setting.dataset, []).append((Cell(label), *cells))
+    return Table(
+        "weakest",
+        "The weakest attack of every run",
+        "Votes for the target of models that learned from an attacker, on triggered inputs with another label: the "
+        f"lowest share of all repeats and numbers of attackers. Marked: under {WEAK:.0%}.",
+        "data set",
+        ("setting", *codes),
+        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        quiet=True,
+    )
+
+
+def tabulate_success(grid: Grid) -> Table:
+    """Say whether the trigger works at all: target votes of hit and of clean models."""
+    sizes = [size for size in grid.sizes if size]
+    groups: dict[str, list[tuple[Cell, ...]]] = {}
+    for run in grid.pick(attack=None):
+        cells = [
+            share_cell([g["success"][kind] for g in _list_groups(run, size)], WEAK if kind == "hit_models" else 0)
+            for kind in ("hit_models", "clean_models")
+            for size in sizes
+        ]
+        if any(cell.value for cell in cells):
+            groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
+    return Table(
+        "success",
+        "Whether the trigger works",
+        "Votes for the target on triggered inputs whose label is another, of sub-models that learned from an attacker "
+        f"(hit) and of the others (clean), by number of attackers. Marked: under {WEAK:.0%} in some repeat, so that "
+        "little was defended against.",
+        "setting",
+        ("code", *(f"hit, {size}" for size in sizes), *(f"clean, {size}" for size in sizes)),
+        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        folded=True,
+    )
+
+
+def tabulate_figure5(grid: Grid) -> list[Table]:
+    """Give the accuracy of every line of Figure 5, and of what the paper does not draw, on all inputs and on others."""
+    codes = list(dict.fromkeys(code for code, _, _ in FIGURE5))
+    drawn = {(code, decoder) for code, decoder, _ in FIGURE5}
+    runs = grid.pick(codes)
+    if not runs:
+        return []
+    tables = []
+    for kept, title, note in (
+        ("all", "Accuracy by number of attackers", "0: all clean inputs; else all triggered inputs."),
+        (
+            "other_labels",
+            "The same on inputs whose label is not the target",
+            "Triggered inputs whose label is not the target.",
+        ),
+    ):
+        sizes = [size for size in grid.sizes if size or kept == "all"]
+        groups: dict[str, list[tuple[Cell, ...]]] = {}
+        for run in runs:
+            for decoder, word in (("plurality", "vote"), ("bayes", "decoder")):
+                label = f"{run.code_name}, {word}" + (
+                    "" if (run.code_name, decoder) in drawn else " (not in the paper)"
+                )
+                cells = [share_cell(list_shares(run, size, decoder, kept)) for size in sizes]
+                groups.setdefault(run.setting.name, []).append((Cell(label), *cells))
+        tables.append(
+            Table(
+                "figure5-" + kept.replace("_", "-"),
+                title,
+                note + " Mean ± standard deviation over repeats.",
+                "setting",
+                ("code and decoder", *map(count_attackers, sizes)),
+                tuple((name, tuple(rows)) for name, rows in groups.items()),
+                folded=True,
+            )
+        )
+    return tables
+
+
+def tabulate_clean(grid: Grid) -> Table:
+    """Right labels and false alarms where nobody attacks."""
+    names = ("single_model", "plurality", "bayes", "alarms")
+    groups: dict[str, list[tuple[Cell, ...]]] = {}
+    for run in grid.pick():
+        clean = [record["figures"]["clean"]["all"] for record in list_records(run, 0)]
+        if clean:
+            cells = [share_cell([cell[name] for cell in clean]) for name in names]
+            groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
+    return Table(
+        "clean",
+        "Clean inputs, nobody attacks",
+        "Shares of clean test inputs. Alarm: attack probability over one half.",
+        "setting",
+        ("code", "one sub-model right", "plurality vote right", "decoder right", "false alarms"),
+        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        folded=True,
+    )
+
+
+def list_records(run: GridRun, size: int, repeats: set[int] | None = None) -> list[Record]:
+    """Return the records of a run with so many attackers, one a repeat."""
+    return [r for r in run.records if r["n_attackers"] == size and (repeats is None or r["repeat"] in repeats)]
+
+
+def list_shares(
+    run: GridRun, size: int, decoder: str, kept: str = "all", repeats: set[int] | None = None
+) -> list[Share]:
+    """Return right labels by repeat and group: of clean inputs without attackers, else of triggered ones."""
+    found = []
+    for record in list_records(run, size, repeats):
+        figures = record["figures"]
+        cells = [group["triggered"] for group in figures["groups"]] if size else [figures["clean"]]
+        found += [cell[kept][decoder] for cell in cells]
+    return found
+
+
+def _list_groups(run: GridRun, size: int) -> list[Record]:
+    return [group for record in list_records(run, size) for group in record["figures"]["groups"]]
+
+
+def _find_weakest(run: GridRun) -> Cell:
+    found = [
+        (group["success"]["hit_models"], record)
+        for record in run.records
+        for group in record["figures"]["groups"]
+        if group["success"]["hit_models"]["of"]
+    ]
+    if not found:
+        return Cell("")
+    share, record = min(found, key=lambda pair: pair[0]["count"] / pair[0]["of"])
+    cell = share_cell([share], WEAK)
+    where = f"repeat {record['repeat']}, {count_attackers(record['n_attackers'])}: {cell.counts}"
+    return Cell(cell.value, where, cell.mark)
+
+
+def _find_cells(run: GridRun | None, config: RunConfig) -> Sequence[Record]:
+    """Return the records that the plan asks for."""
+    if run is None:
+        return ()
+    sizes = config.attack.attackers
+    return [r for r in run.records if r["repeat"] < config.repeats and r["n_attackers"] in sizes]
+
+
+def _count_cells(run: GridRun | None, config: RunConfig | None) -> Cell:
+    if config is None:
+        return Cell("")
+    there = len(_find_cells(run, config))
+    planned = config.repeats * len(config.attack.attackers)
+    return Cell(f"{there}/{planned}", mark="full" if there == planned else "partly" if there else "none")

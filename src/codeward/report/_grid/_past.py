@@ -1,0 +1,262 @@
+"""Past the paper: designed codes, other attacks, other decoders, wrong assumptions, detection and certificates."""
+
+from dataclasses import replace
+
+from codeward.experiments._studies import DESIGNED
+from codeward.report._grid._folder import Grid, GridRun, Record
+from codeward.report._grid._measured import list_records, list_shares
+from codeward.report._grid._paper import DESIGNED_SCHEME, SCHEMES
+from codeward.report._grid._table import Cell, Table, count_attackers, number_cell, shaded_cell, share_cell
+from codeward.report._tables import Share
+
+DECODERS = {
+    "plurality": "vote",
+    "bayes": "paper's decoder",
+    "discounted": "our decoder",
+    "soft": "our decoder, scores",
+}
+#: Codes of the paper beside which designed codes and other attacks are shown.
+BESIDE = ("c", "d")
+
+#: Certificates by how their names in studies start, in words.
+CERTIFICATES = (("plurality", "vote"), ("consensus", "consensus"), ("bayes", "paper's"))
+
+Groups = dict[str, list[tuple[Cell, ...]]]
+
+
+def compare_designed(grid: Grid) -> dict[tuple[str, int], tuple[list[GridRun], set[int]]]:
+    """Return designed codes and the paper's at the same row weight, by setting, with the repeats that all of them have.
+
+    Only settings in which some designed code has records; attackers and data of a repeat are the same for all codes.
+    """
+    found: dict[tuple[str, int], list[GridRun]] = {}
+    for run in grid.pick([*BESIDE, *DESIGNED]):
+        found.setdefault((run.setting.name, run.code.row_weight), []).append(run)
+    return {
+        key: (runs, set.intersection(*(run.repeats for run in runs)))
+        for key, runs in found.items()
+        if any(run.code_name in DESIGNED for run in runs)
+    }
+
+
+def tabulate_designed(grid: Grid) -> Table | None:
+    """Models and accuracy of designed codes beside c and d."""
+    groups: Groups = {}
+    for (setting, weight), (runs, repeats) in compare_designed(grid).items():
+        for run in runs:
+            cells = [share_cell(list_shares(run, size, "bayes", repeats=repeats)) for size in grid.sizes]
+            row = (Cell(run.code_name), Cell(str(run.code.n_models)), *cells)
+            groups.setdefault(f"{setting}, at least {weight} users a model", []).append(row)
+    return _make(
+        "designed",
+        "Designed codes beside c and d",
+        "Right labels of the paper's decoder by number of attackers, on the repeats that all codes of a group have. "
+        "k2r4d3: designed to correct 2 attackers with 4 users a model and margin 3. fa: Finite Aggregation.",
+        ("code", "models", *map(count_attackers, grid.sizes)),
+        groups,
+    )
+
+
+def tabulate_attacks(grid: Grid) -> Table | None:
+    """Other attacks on c and d beside the paper's, whether they work first."""
+    others = grid.pick(BESIDE, attack=True)
+    repeats = {repeat for run in others for repeat in run.repeats}
+    datasets = {(run.config.dataset, run.config.split.kind) for run in others}
+    usual = [run for run in grid.pick(BESIDE) if (run.config.dataset, run.config.split.kind) in datasets]
+    sizes = [size for size in grid.sizes if size]
+    groups: Groups = {}
+    for run in [*usual, *others]:
+        found = {size: _list_success(run, size, repeats) for size in sizes}
+        cells = [share_cell(found[size], weak_under=0.9) for size in sizes]
+        for decoder in ("plurality", "bayes"):
+            cells += [share_cell(list_shares(run, size, decoder, repeats=repeats)) for size in sizes]
+        name = run.setting.name if run.setting.attack else f"{run.setting.name}, the paper's patch in a corner"
+        if any(cell.value for cell in cells):
+            groups.setdefault(name, []).append((Cell(run.code_name), *cells))
+    if not others:
+        return None
+    kinds = ("trigger works, hit models", "vote", "paper's decoder")
+    return _make(
+        "attacks",
+        "Other attacks",
+        "Votes for the target in hit models, then right labels on all triggered inputs, by number of attackers (of "
+        "each group). Marked: the trigger works on fewer than 90%.",
+        ("code", *(f"{kind}, {size}" for kind in kinds for size in sizes)),
+        groups,
+    )
+
+
+def tabulate_decoders(grid: Grid) -> list[Table]:
+    """Right labels and alarms by decoder; the best mean of each number of attackers is marked."""
+    runs = [run for run in grid.pick(attack=None) if any(study.get("decoders") for study in run.studies)]
+    names = [name for name in DECODERS if any(name in s.get("decoders", {}) for run in runs for s in run.studies)]
+    tables = []
+    for figure, title, note, kept in (
+        ("right", "Right labels by decoder", "0: clean inputs; else all triggered inputs. Bold: the best mean.", "all"),
+        (
+            "alarms",
+            "Alarms by decoder",
+            "0: false alarms on clean inputs; else alarms on triggered inputs whose label is not the target.",
+            "other_labels",
+        ),
+    ):
+        shown = [name for name in names if name != "plurality" or figure == "right"]
+        groups: Groups = {}
+        for run in runs:
+            cells: list[Cell] = []
+            for size in grid.sizes:
+                cells += _compare([_list_decoded(run, size, name, kept, figure) for name in shown], figure == "right")
+            groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
+        heads = ("code", *(f"{size}: {DECODERS[name]}" for size in grid.sizes for name in shown))
+        table = _make(
+            f"decoders-{figure}", title, f"By number of attackers. {note}", heads, groups, folded=figure != "right"
+        )
+        tables += [] if table is None else [table]
+    return tables
+
+
+def tabulate_assumed(grid: Grid) -> Table | None:
+    """Show what becomes of the paper's decoder under wrong rates of attack and success."""
+    sizes = [size for size in grid.sizes if size]
+    groups: Groups = {}
+    for run in grid.pick(attack=None):
+        rows = [(study["n_attackers"], row) for study in run.studies for row in study.get("assumed", [])]
+        for rate, success in sorted({(row["attack_rate"], row["success_rate"]) for _, row in rows}):
+            here = [(size, r) for size, r in rows if (r["attack_rate"], r["success_rate"]) == (rate, success)]
+            cells = [
+                share_cell([row["clean_right"] for size, row in here if size == 0]),
+                share_cell([row["clean_alarms"] for size, row in here if size == 0]),
+                *(share_cell([row["right"] for k, row in here if k == size and "right" in row]) for size in sizes),
+            ]
+            label = f"A = {rate:g}, S = {success:g}"
+            groups.setdefault(f"{run.setting.name}, code {run.code_name}", []).append((Cell(label), *cells))
+    return _make(
+        "assumed",
+        "Wrong assumptions",
+        "The paper's decoder told that a share A of inputs is triggered and that hit models obey with probability S "
+        "(the paper: A = 0.5, S = 0.99). Without attackers on clean inputs, else right labels on all triggered inputs.",
+        ("assumed", "clean right", "false alarms", *map(count_attackers, sizes)),
+        groups,
+        folded=True,
+    )
+
+
+def tabulate_detection(grid: Grid) -> Table | None:
+    """Area under the ROC curve, and hits at 5% false alarms."""
+    sizes = [size for size in grid.sizes if size]
+    runs = [run for run in grid.pick(attack=None) if any(study.get("detection") for study in run.studies)]
+    groups: Groups = {}
+    for run in runs:
+        for name in DECODERS:
+            found = {size: _list_parts(run, size, "detection", name) for size in sizes}
+            if any(found.values()):
+                of = sorted({figure["hits_at_5"]["of"] for figures in found.values() for figure in figures})
+                inputs = f"{of[0]:,}" if len(of) == 1 else f"{of[0]:,} to {of[-1]:,}"
+                cells = [number_cell([figure["auc"] for figure in found[size]], 3, inputs) for size in sizes]
+                cells += [share_cell([figure["hits_at_5"] for figure in found[size]]) for size in sizes]
+                groups.setdefault(run.setting.name, []).append((Cell(f"{run.code_name}, {DECODERS[name]}"), *cells))
+    return _make(
+        "detection",
+        "Telling triggered inputs from clean ones",
+        "AUC of the ROC curve of the attack probability (1: always told apart, 0.5: guessing), and the share found at "
+        "5% false alarms, on triggered inputs whose label is not the target; by number of attackers.",
+        ("code and decoder", *(f"AUC, {size}" for size in sizes), *(f"found at 5%, {size}" for size in sizes)),
+        groups,
+        folded=True,
+    )
+
+
+def list_certified(run: GridRun, kind: str) -> dict[int, list[Share]]:
+    """Return certified accuracy by k, a share a repeat; ``kind`` starts the certificate's name."""
+    found: dict[int, list[Share]] = {}
+    for study in run.studies:
+        for name, curve in study.get("certified", {}).items():
+            if name.startswith(kind):
+                for k, count in enumerate(curve["right"]):
+                    found.setdefault(k, []).append({"count": count, "of": curve["inputs"]})
+    return found
+
+
+def tabulate_certified_shades(grid: Grid) -> Table | None:
+    """Give the certified accuracy of all codes at a glance, IID settings only."""
+    runs = [run for run in grid.pick() if run.config.split.kind == "iid"]
+    tops = {kind: max((k for run in runs for k in list_certified(run, kind)), default=-1) for kind, _ in CERTIFICATES}
+    groups: Groups = {}
+    for run in runs:
+        cells = [
+            shaded_cell(list_certified(run, kind).get(k, [])) for kind, _ in CERTIFICATES for k in range(tops[kind] + 1)
+        ]
+        if any(cell.value for cell in cells):
+            row = (Cell(run.code_name), *cells, Cell(SCHEMES.get(run.code_name, DESIGNED_SCHEME)))
+            groups.setdefault(f"{run.setting.name}, {run.config.users} users", []).append(row)
+    heads = [f"{word}, k = {k}" for kind, word in CERTIFICATES for k in range(tops[kind] + 1)]
+    table = _make(
+        "certified-shades",
+        "Certified accuracy at a glance",
+        "Right labels that no k users can change. Vote and consensus decoder: whatever the models they reach say. "
+        "Paper's decoder: if these all say one target.",
+        ("code", *heads, "scheme"),
+        groups,
+    )
+    return None if table is None else replace(table, quiet=True)
+
+
+def tabulate_certified(grid: Grid) -> Table | None:
+    """Certified accuracy of every code, threat model and decoder."""
+    runs = [run for run in grid.pick() if any(study.get("certified") for study in run.studies)]
+    curves = {
+        (run.path, name): c["threat"] for run in runs for s in run.studies for name, c in s.get("certified", {}).items()
+    }
+    top = max((k for run in runs for k in list_certified(run, "")), default=0)
+    groups: Groups = {}
+    for run in runs:
+        for (path, name), threat in curves.items():
+            if path == run.path:
+                found = list_certified(run, name)
+                cells = [share_cell(found.get(k, [])) for k in range(top + 1)]
+                scheme = SCHEMES.get(run.code_name, DESIGNED_SCHEME)
+                row = (Cell(f"{run.code_name}, {name}"), Cell(threat), Cell(scheme), *cells)
+                groups.setdefault(run.setting.name, []).append(row)
+    return _make(
+        "certified-all",
+        "Certified accuracy of every code, decoder and threat model",
+        "Share of clean inputs, judged by models that nobody attacked, with the right label that no k users can "
+        "change: whatever the models they reach say (arbitrary), or if these all say one target (deterministic). At "
+        "k = 0: right at all. Empty: not searched.",
+        ("code and decoder", "threat model", "scheme", *(f"k = {k}" for k in range(top + 1))),
+        groups,
+        folded=True,
+    )
+
+
+def _list_success(run: GridRun, size: int, repeats: set[int]) -> list[Share]:
+    groups = [group for record in list_records(run, size, repeats) for group in record["figures"]["groups"]]
+    return [group["success"]["hit_models"] for group in groups]
+
+
+def _list_parts(run: GridRun, size: int, part: str, name: str) -> list[Record]:
+    return [s[part][name] for s in run.studies if s["n_attackers"] == size and name in s.get(part, {})]
+
+
+def _list_decoded(run: GridRun, size: int, name: str, kept: str, figure: str) -> list[Share]:
+    found = _list_parts(run, size, "decoders", name)
+    return [cell["triggered"][kept][figure] if size else cell["clean"][figure] for cell in found]
+
+
+def _compare(choices: list[list[Share]], marked: bool) -> list[Cell]:
+    """Return cells side by side, the highest mean marked; equals share the mark."""
+    means = [sum(s["count"] / s["of"] for s in shares) / len(shares) if shares else -1.0 for shares in choices]
+    best = round(max(means), 3)
+    cells = [share_cell(shares) for shares in choices]
+    return [
+        replace(cell, mark="good" if marked and cell.value and round(mean, 3) == best else "")
+        for cell, mean in zip(cells, means, strict=True)
+    ]
+
+
+def _make(
+    name: str, title: str, note: str, heads: tuple[str, ...], groups: Groups, folded: bool = False
+) -> Table | None:
+    if not groups:
+        return None
+    return Table(name, title, note, "setting", heads, tuple((key, tuple(rows)) for key, rows in groups.items()), folded)

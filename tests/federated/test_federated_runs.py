@@ -1,0 +1,138 @@
+"""A federated run leaves the same kind of folder as a pooled one: decode, certify, report and serve work on it."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from codeward.cli._app import app, main
+from codeward.experiments import load_served
+from codeward.experiments._federated_config import load_federated_config
+from codeward.experiments._federation import run_federated
+
+CONFIG = """
+dataset: digits
+users: 4
+code: {file: CODE}
+attack: {attackers: [0, 1]}
+training: {architecture: mlp, batch_size: 32}
+decoder: {max_attackers: 1}
+federated: {rounds: 3, local_epochs: 2, behaviour: split-targets}
+"""
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("config")
+    np.savetxt(folder / "code.csv", [[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1]], "%d", ",")
+    (folder / "run.yaml").write_text(CONFIG.replace("CODE", str(folder / "code.csv")))
+    return folder / "run.yaml"
+
+
+@pytest.fixture(scope="module")
+def run_folder(config_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "federated"
+    arguments = ["federate", "simulate", str(config_file), "--engine", "reference", "--json", "-o", str(folder)]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    answer = json.loads(done.stdout)
+    assert answer["folder"] == str(folder)
+    assert [record["n_attackers"] for record in answer["records"]] == [0, 1]
+    return folder
+
+
+def load(folder, n_attackers):
+    return json.loads((folder / "records" / f"repeat0-attackers{n_attackers}.json").read_text())
+
+
+def test_the_record_says_how_it_was_trained(run_folder):
+    record = load(run_folder, 1)
+    federated = record["federated"]
+    assert federated["engine"] == "reference"
+    assert federated["threat"] == "arbitrary"
+    assert len(federated["rounds"]) == 3
+    assert len(federated["keys"]) == 4
+    (group,) = record["figures"]["groups"]
+    assert group["targets"] == [(group["target"] + model) % 10 for model in range(4)]
+
+
+def test_models_outside_the_attackers_column_are_the_ones_of_the_run_without_it(run_folder):
+    clean, attacked = load(run_folder, 0), load(run_folder, 1)
+    (attacker,) = attacked["figures"]["groups"][0]["attackers"]
+    column = np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1]])[:, attacker].astype(bool)
+    same = np.array(clean["federated"]["keys"]) == np.array(attacked["federated"]["keys"])
+    np.testing.assert_array_equal(same, ~column)
+
+
+def test_decode_certify_and_report_work_on_the_folder(run_folder, tmp_path, capsys):
+    votes, code = run_folder / "votes" / "repeat0-attackers1-triggered.npz", run_folder / "code.json"
+    decoded, certified = tmp_path / "decoded.jsonl", tmp_path / "certified.jsonl"
+    assert main(["decode", str(votes), "--code", str(code), "--decoder", "plurality", "-o", str(decoded)]) == 0
+    assert len(decoded.read_text().splitlines()) == 270
+    threat = ["--threat", "arbitrary", "--decoder", "plurality"]
+    assert main(["certify", str(votes), "--code", str(code), *threat, "-o", str(certified)]) == 0
+    assert json.loads(certified.read_text().splitlines()[0])["threat"] == "arbitrary"
+    assert main(["report", str(run_folder)]) == 0
+
+
+def test_the_models_are_found_again_for_serving(run_folder):
+    served = load_served(run_folder, 0, 1)
+    from codeward.decoding import load_votes
+
+    votes = load_votes(run_folder / "votes" / "repeat0-attackers1-clean.npz").votes
+    np.testing.assert_array_equal(served.ensemble.votes(served.setting.evaluation), votes)
+    assert list(served.ensemble.keys) == load(run_folder, 1)["federated"]["keys"]
+
+
+def test_a_lost_model_is_not_served(run_folder, tmp_path):
+    import shutil
+
+    copy = tmp_path / "run"
+    shutil.copytree(run_folder, copy)
+    key = load(copy, 1)["federated"]["keys"][2]
+    (copy / "store" / key[:2] / f"{key}.json").unlink()
+    with pytest.raises(ValueError, match="lacks sub-models"):
+        load_served(copy, 0, 1)
+
+
+def test_finished_cells_are_not_trained_again_and_another_run_is_refused(run_folder, config_file, monkeypatch):
+    monkeypatch.setattr("codeward.experiments._federation.train_cell", None)
+    config = load_federated_config(config_file)
+    assert len(list(run_federated(config, run_folder, "reference"))) == 2
+    with pytest.raises(ValueError, match="holds another run"):
+        list(run_federated(load_federated_config(config_file, ["seed=1"]), run_folder, "reference"))
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("federated.round=3", "federated.round: unknown key"),
+        ("federated.rounds=0", "federated.rounds"),
+        ("federated.rule=krum", "federated.rule"),
+        ("federated.behaviour=evil", "federated.behaviour"),
+        ("training.epochs=5", "federated.rounds and federated.local_epochs"),
+        ("training.engine=loop", "own machines"),
+        ("users=1", "users"),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_one_line(override, complaint, capsys):
+    assert main(["federate", "simulate", "--set", override]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+
+
+def test_flower_clients_do_not_train_on_a_gpu(config_file, tmp_path, capsys):
+    arguments = ["federate", "simulate", str(config_file), "--set", "training.device=cuda", "-o", str(tmp_path / "run")]
+    assert main(arguments) == 2
+    assert "use --engine reference" in capsys.readouterr().err
+
+
+def test_the_example_configurations_are_valid():
+    from pathlib import Path
+
+    files = sorted((Path(__file__).parents[2] / "configs").glob("federated-*.yaml"))
+    assert files
+    for file in files:
+        load_federated_config(file)

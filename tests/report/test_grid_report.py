@@ -1,0 +1,320 @@
+"""The report of a grid: it says what records and studies say, and what is not there."""
+
+import json
+import re
+import shutil
+from statistics import fmean, stdev
+
+import pytest
+
+from codeward import InputError
+from codeward.cli import main
+from codeward.experiments import RunConfig, RunFolder, plan_study
+from codeward.experiments._records import save_record
+from codeward.report import build_grid_report, count_grid_steps, is_grid, write_grid_report
+from codeward.report._grid._paper import Printed
+from codeward.report._grid._table import Cell, Table, share_cell
+from codeward.report._grid._tracking import tracking_cell
+
+N = 1000
+
+
+def share(value, of=N):
+    return {"count": round(value * of), "of": of}
+
+
+def counts(plurality, bayes):
+    return {"single_model": share(0.9), "plurality": share(plurality), "bayes": share(bayes), "alarms": share(0.03)}
+
+
+def put_record(place, config, code, repeat, size, plurality, bayes, success=0.99):
+    groups = [
+        {
+            "attackers": list(range(size)),
+            "target": 1,
+            "success": {"hit_models": share(success), "clean_models": share(0.01)},
+            "triggered": {"all": counts(plurality, bayes), "other_labels": counts(plurality, bayes)},
+            "tracking": {"true_positives": 0.9 * size, "false_positives": 0.1, "of_attackers": size, "inputs": N},
+        }
+    ]
+    record = {
+        "repeat": repeat,
+        "n_attackers": size,
+        "seed": 0,
+        "config": config.model_dump(mode="json"),
+        "config_digest": config.digest,
+        "created": "2026-01-01T00:00:00+00:00",
+        "code_digest": code.digest,
+        "training": {"architecture": "mnist-cnn", "epochs": 10},
+        "figures": {"clean": {"all": counts(plurality, bayes)}, "groups": groups if size else []},
+    }
+    save_record(record, place.record(repeat, size))
+
+
+def put_study(place, code, repeat, size, **parts):
+    file = place.path / "studies" / f"repeat{repeat}-attackers{size}.json"
+    file.parent.mkdir(exist_ok=True)
+    head = {"format": "codeward-study/1", "repeat": repeat, "n_attackers": size, "code_digest": code.digest}
+    file.write_text(json.dumps(head | parts))
+
+
+def name_suspects(right, wrong):
+    return {"true_positives": right, "false_positives": wrong, "of_attackers": 2, "inputs": 900}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """MNIST IID: c complete, d one repeat, k3r4d2's stand-in none; alpha 0.1: a; h16 with studies; a blended attack."""
+    root = tmp_path_factory.mktemp("grid")
+    plans = {**plan_study("figure5"), **plan_study("table1"), **plan_study("past")}
+    for path, repeats in (
+        ("mnist-iid/c", 5),
+        ("mnist-iid/d", 1),
+        ("mnist-iid/fa", 2),
+        ("mnist-alpha0.1/a", 2),
+        ("mnist-iid/h16", 2),
+        ("mnist-iid/b", 0),
+        ("mnist-iid-blended/c", 1),
+    ):
+        config, place = plans[path], RunFolder(root / path)
+        code = place.open(config)
+        for repeat in range(repeats):
+            for size in range(4):
+                success = 0.7 if "blended" in path and size == 2 else 0.99
+                put_record(place, config, code, repeat, size, 0.98 - 0.2 * size, 0.97 - 0.01 * repeat, success)
+        if path == "mnist-iid/h16":
+            both = {
+                "all": {"right": share(0.9), "alarms": share(0.8)},
+                "other_labels": {"right": share(0.9), "alarms": share(0.9)},
+            }
+            clean = {"right": share(0.98), "alarms": share(0.02)}
+            for repeat, (right, wrong) in enumerate(((2.0, 0.0), (1.98, 0.02))):
+                put_study(
+                    place,
+                    code,
+                    repeat,
+                    2,
+                    tracking={"bayes": name_suspects(right, wrong), "pooled-5": name_suspects(1.5, 0.0)},
+                    decoders={name: {"clean": clean, "triggered": both} for name in ("plurality", "discounted")},
+                    detection={"bayes": {"auc": 0.991, "hits_at_5": share(0.97)}},
+                    assumed=[
+                        {"attack_rate": 0.1, "success_rate": 0.7, "clean_right": share(0.9), "clean_alarms": share(0)}
+                        | {"right": share(0.61), "alarms": share(0.5)}
+                    ],
+                )
+            put_study(
+                place,
+                code,
+                0,
+                0,
+                certified={"plurality": {"threat": "arbitrary", "inputs": 500, "right": [490, 321, 0]}},
+            )
+    return root
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    return build_grid_report(folder)
+
+
+def read_rows(markdown, title):
+    """Return the cells of a Markdown table by its first two columns."""
+    part = markdown.split(f"### {title}\n")[1].split("### ")[0]
+    lines = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
+    return {(row[0].strip(), row[1].strip()): [cell.strip() for cell in row[2:]] for row in lines[1:]}
+
+
+def test_the_page_nests_and_asks_for_nothing_outside_itself(report, read_page):
+    page = read_page(report.html)
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert len(page.ids) == len(set(page.ids))
+    assert not {"script", "link", "iframe", "object", "img"} & {tag for tag, _ in page.tags}
+    assert not re.findall(r"url\((?!#)|@import|https?://", report.html)
+    assert all(attrs.get("scope") in ("col", "row", "rowgroup") for tag, attrs in page.tags if tag == "th")
+
+
+def test_what_is_there_of_the_plan_is_said_and_runs_without_records_count_as_none(report):
+    rows = read_rows(report.markdown, "Figure 5: accuracy under attack")
+    assert rows["MNIST", "IID"] == ["0/20", "0/20", "20/20", "4/20", "0/20", "0/20"]
+    assert rows["MNIST", "alpha = 0.1"] == ["8/20", "0/20", "0/20", "0/20", "0/20", "0/20"]
+    assert report.to_json()["cells"] == 20 + 4 + 8 + 8 + 8 + 4
+
+
+def test_settings_without_records_have_no_panel_and_are_named(report, read_page):
+    text = read_page(report.html).text
+    assert "No records yet: MNIST, alpha = 10; MNIST, alpha = 1." in text
+    assert 'aria-label="Accuracy by number of attackers: MNIST, IID"' in report.html
+    assert 'aria-label="Accuracy by number of attackers: MNIST, alpha = 10"' not in report.html
+
+
+def test_the_success_of_the_attack_comes_before_any_accuracy(report):
+    assert report.html.index("The weakest attack of every run") < report.html.index('class="chart"')
+    assert report.markdown.index("The weakest attack of every run") < report.markdown.index("Accuracy by number")
+
+
+def test_a_weak_attack_is_marked_with_where_it_was(report):
+    assert re.search(r'<td class="weak" title="repeat 0, 2 attackers: 700 of 1,000">70.0%', report.html)
+
+
+def test_accuracy_is_the_mean_over_repeats_with_its_deviation_and_denominator(report):
+    rows = read_rows(report.markdown, "Accuracy by number of attackers")
+    values = [100 * (0.97 - 0.01 * repeat) for repeat in range(5)]
+    assert rows["MNIST, IID", "c, decoder"][3].startswith(f"{fmean(values):.1f}% ± {stdev(values):.1f}")
+    assert "(1 time 1,000)" in rows["MNIST, IID", "d, decoder"][3]
+    assert "code c, decoder" not in report.markdown
+    assert "c, decoder, 3 attackers: 95.0% ± 1.6 (5 times 1,000)" in report.html
+
+
+def test_designed_codes_are_compared_on_the_repeats_that_all_have(report):
+    rows = read_rows(report.markdown, "Designed codes beside c and d")
+    group = "MNIST, IID, at least 4 users a model"
+    values = [97.0, 96.0]
+    assert rows[group, "c"][:2] == ["15", f"{fmean(values):.1f}% ± {stdev(values):.1f}"]
+    assert rows[group, "fa"][1] == rows[group, "c"][1]
+
+
+def test_table_1_is_bold_only_where_nothing_is_worse_than_in_the_paper(report):
+    rows = read_rows(report.markdown, "The paper's Table 1 beside ours")
+    group = "MNIST, code h16, the paper's h: 16 models"
+    paper, ours, _, own, pooled = rows[group, "2 attackers"][:5]
+    assert paper == "1.99 / 0.01 (± 0.00 / 0.00)"
+    assert ours.startswith("**1.99 / 0.01** (± 0.01 / 0.01")
+    assert own == ""
+    assert pooled.startswith("1.50")
+    # No study there: the record's figure, on all labels, says so.
+    assert "all labels" in rows[group, "1 attacker"][1]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "good"), [(1.99, 0.01, True), (1.986, 0.0, True), (1.98, 0.0, False), (2.0, 0.02, False)]
+)
+def test_at_least_as_good_means_both_at_two_digits(right, wrong, good):
+    cell = tracking_cell([name_suspects(right, wrong)], Printed(1.99, 0.0, 0.01, 0.0))
+    assert (cell.mark == "good") == good
+
+
+def test_parts_of_studies_are_shown_where_they_are(report):
+    assert read_rows(report.markdown, "Certified accuracy of every code, decoder and threat model")[
+        "MNIST, IID", "h16, plurality"
+    ][2:] == [
+        "98.0%",
+        "64.2%",
+        "0.0%",
+    ]
+    assert "Empty: not searched. Where a cell says nothing else: 1 time 500." in report.markdown
+    assert 'title="321 of 500"' in report.html
+    wrong = read_rows(report.markdown, "Wrong assumptions")["MNIST, IID, code h16", "A = 0.1, S = 0.7"]
+    assert wrong[0] == ""  # no study without attackers has it
+    assert wrong[3].startswith("61.0% ± 0.0")
+    found = read_rows(report.markdown, "Telling triggered inputs from clean ones")["MNIST, IID", "h16, paper's decoder"]
+    assert found[1].startswith("0.991 ± 0.000")
+
+
+def test_the_same_folder_gives_the_same_bytes(report, folder):
+    again = build_grid_report(folder)
+    assert again.html == report.html
+    assert again.markdown == report.markdown
+
+
+def test_without_studies_the_page_lacks_their_tables(folder, tmp_path, read_page):
+    copy = shutil.copytree(folder, tmp_path / "grid", ignore=shutil.ignore_patterns("studies"))
+    made = build_grid_report(copy)
+    read_page(made.html)
+    assert 'id="certified"' not in made.html
+    assert "Wrong assumptions" not in made.markdown
+    assert made.to_json()["studies"] == 0
+
+
+def test_text_of_the_folder_is_escaped(tmp_path, read_page):
+    config = RunConfig(dataset="<script>a|b", code={"name": "c"})
+    place = RunFolder(tmp_path / "x-iid" / "<img src=x>")
+    put_record(place, config, place.open(config), 0, 1, 0.5, 0.5)
+    put_record(place, config, place.open(config), 0, 0, 0.5, 0.5)
+    made = build_grid_report(tmp_path)
+    read_page(made.html)
+    assert "<script" not in made.html + made.markdown
+    assert "<img" not in made.html + made.markdown
+    assert "a\\|b" in made.markdown
+    # A run of no study is expected to be what its own configuration says.
+    assert made.to_json() == {"runs": 1, "cells": 2, "planned": 4, "studies": 0, "notes": list(made.notes)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": "codeward-record/1"}, "not a codeward-study/1 file"),
+        ({"code_digest": "0"}, "another code"),
+    ],
+)
+def test_a_study_that_is_none_or_of_another_code_is_refused(folder, tmp_path, change, said):
+    copy = shutil.copytree(folder, tmp_path / "grid")
+    file = copy / "mnist-iid" / "h16" / "studies" / "repeat0-attackers2.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(InputError, match=said):
+        build_grid_report(copy)
+
+
+def test_records_of_another_code_are_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "grid")
+    shutil.copy(copy / "mnist-iid" / "d" / "code.json", copy / "mnist-iid" / "c" / "code.json")
+    with pytest.raises(InputError, match="not the code of the records"):
+        build_grid_report(copy)
+
+
+def test_a_grid_is_told_from_a_run_and_from_nothing(folder, tmp_path):
+    assert is_grid(folder)
+    assert not is_grid(folder / "mnist-iid" / "c")
+    assert not is_grid(tmp_path)
+    assert not is_grid(tmp_path / "missing")
+
+
+def test_a_grid_without_any_record_is_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "grid", ignore=shutil.ignore_patterns("records", "studies"))
+    with pytest.raises(InputError, match="no records in any run folder"):
+        build_grid_report(copy)
+
+
+def test_progress_adds_up(folder):
+    class Count:
+        done = 0.0
+
+        def advance(self, amount=1, note=""):
+            self.done += amount
+
+    count = Count()
+    build_grid_report(folder, count)
+    assert count.done == count_grid_steps(folder)
+
+
+def test_the_command_writes_page_and_tables_beside_it(folder, tmp_path, report, capsys):
+    target = tmp_path / "out" / "grid.html"
+    assert main(["report", str(folder), "-o", str(target), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["tables"] == str(target.with_name("tables.md"))
+    assert target.read_text(encoding="utf-8") == report.html
+    assert target.with_name("tables.md").read_text(encoding="utf-8") == report.markdown
+
+
+def test_class_shares_that_a_run_drew_are_taken_in(folder, tmp_path, read_page):
+    copy = shutil.copytree(folder, tmp_path / "grid")
+    plot = copy / "mnist-iid" / "c" / "plots" / "users.svg"
+    plot.parent.mkdir()
+    plot.write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><script>a()</script><text>share</text></svg>'
+    )
+    made = write_grid_report(copy)
+    page = read_page((copy / "report.html").read_text(encoding="utf-8"))
+    assert "Who holds what" in page.text
+    assert "a()" not in made.html
+    assert made.notes == ("Class shares are not shown for: MNIST, alpha = 0.1 (no plots/users.svg).",)
+
+
+def test_a_denominator_of_most_cells_is_said_once_and_the_others_stay():
+    rows = tuple((Cell("x"), share_cell([share(0.5, of)])) for of in (10, 10, 10, 20))
+    table = Table("t", "T", "Note.", "g", ("a", "b"), (("one | two", rows),))
+    text = table.to_markdown()
+    assert "Where a cell says nothing else: 1 time 10." in text
+    assert text.count("time 10") == 1
+    assert "50.0% (1 time 20)" in text
+    assert "one \\| two" in text
+    assert table.to_html().count('title="5 of 10"') == 3

@@ -1,0 +1,29 @@
+"""The tables in the repository are what the records in the repository say."""
+
+from pathlib import Path
+
+import pytest
+
+from codeward.report._grid._folder import open_grid
+from codeward.report._grid._report import collect_tables, write_tables
+
+STORED = Path(__file__).parents[2] / "results"
+
+pytestmark = pytest.mark.skipif(not (STORED / "README.md").is_file(), reason="the stored results are not here")
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return open_grid(STORED)
+
+
+def test_the_stored_tables_are_made_from_the_stored_records(grid):
+    made = write_tables(collect_tables(grid))
+    stored = (STORED / "tables.md").read_text(encoding="utf-8")
+    assert made == stored, "results/tables.md is out of date: run `codeward report results`"
+
+
+def test_every_stored_study_has_its_record(grid):
+    for run in grid.runs:
+        cells = {(record["repeat"], record["n_attackers"]) for record in run.records}
+        assert {(study["repeat"], study["n_attackers"]) for study in run.studies} <= cells, run.path
