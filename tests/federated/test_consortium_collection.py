@@ -65,9 +65,9 @@ def test_data_the_models_were_not_made_for_are_refused(
     folder = FederationFolder(tmp_path / "federation")
     shutil.copytree(federation, folder.path)
     plan = folder.load_plan()
-    folder.save_plan(replace(plan, training=replace(plan.training, mean=(0.5,))))
+    folder.save_plan(replace(plan, training=replace(plan.training, n_classes=11)))
     assert collect(folder.path, "digits", run) == 2
-    assert "mean is (0.305,)" in capsys.readouterr().err
+    assert "n_classes is 10, but the models were trained with 11" in capsys.readouterr().err
     assert not run.exists()
 
 

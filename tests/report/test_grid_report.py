@@ -207,7 +207,7 @@ def test_parts_of_studies_are_shown_where_they_are(report):
     assert wrong[0] == ""  # no study without attackers has it
     assert wrong[3].startswith("61.0% ± 0.0")
     found = read_rows(report.markdown, "Telling triggered inputs from clean ones")["MNIST, IID", "h16, paper's decoder"]
-    assert found[1].startswith("0.991 ± 0.000")
+    assert found[1].startswith("0.991 (± 0.000")
 
 
 def test_the_same_folder_gives_the_same_bytes(report, folder):

@@ -1,7 +1,7 @@
 """From the models of a consortium to a run folder: votes on data the server holds, and a record."""
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from codeward.experiments._setting import Setting, load_pair, prepare_setting
 from codeward.federated import FederationFolder, FederationPlan
 from codeward.training import ModelStore
 
-#: How many epochs a user trains and in which number format is the federation's own business, not the recipe's.
-_NOT_COMPARED = ("epochs", "precision")
+#: How many epochs a user trains and in which number format is the federation's own business, not the recipe's; how
+#: pixels are scaled is the plan's, whatever the mean of these data.
+_NOT_COMPARED = ("epochs", "precision", "mean", "std")
 
 
 def collect_federation(
@@ -56,6 +57,7 @@ def collect_federation(
     config = _describe(plan, dataset, data_dir)
     setting = prepare_setting(config, 0, load_pair(config), plan.code)
     _compare(setting, plan, dataset)
+    setting = replace(setting, training=plan.training)
 
     write_text_atomic(place.path / "config.yaml", config.to_yaml())
     plan.code.save(place.path / "code.json")

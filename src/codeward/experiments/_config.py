@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -180,11 +180,18 @@ class RunConfig(_Section):
         return text
 
 
-#: Keys whose value is a section: a YAML file may leave one empty.
-_SECTIONS = frozenset({"split", "code", "attack", "training", "decoder"})
+Kind = TypeVar("Kind", bound=RunConfig)
 
 
-def load_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+@overload
+def load_config(
+    path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = (), *, kind: type[Kind]
+) -> Kind: ...
+@overload
+def load_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> RunConfig: ...
+def load_config(
+    path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = (), *, kind: type[RunConfig] = RunConfig
+) -> RunConfig:
     """Read a YAML file (the defaults when there is none) and apply ``key=value`` overrides.
 
     Parameters
@@ -192,6 +199,8 @@ def load_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[
     path : path-like, optional
     overrides : sequence of str
         ``section.key=value``; the value is read as YAML, so ``attack.attackers=[0,1]`` works.
+    kind : type
+        `RunConfig`, or a kind of run with more sections.
 
     Raises
     ------
@@ -209,15 +218,23 @@ def load_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[
             raise InputError(f"{file}: not readable as YAML: {' '.join(str(error).split())}") from error
         if not isinstance(content, dict):
             raise InputError(f"{file}: expected keys and values, found a {type(content).__name__}")
-        content = {key: {} if value is None and key in _SECTIONS else value for key, value in content.items()}
+        if "federated" in content and "federated" not in kind.model_fields:
+            raise InputError(f"{file}: a federated run; this command is for pooled ones (see codeward federate --help)")
+        # A YAML file may leave a section empty.
+        sections = {name for name, field in kind.model_fields.items() if _is_section(field.annotation)}
+        content = {key: {} if value is None and key in sections else value for key, value in content.items()}
     for override in overrides:
         _apply(content, override)
     try:
-        return RunConfig.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         where = f"{path}: " if path else ""
         problems = (f"{'.'.join(map(str, item['loc'])) or 'config'}: {_explain(item)}" for item in error.errors())
         raise InputError(where + "; ".join(problems)) from error
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, _Section)
 
 
 def _apply(content: dict[str, Any], override: str) -> None:

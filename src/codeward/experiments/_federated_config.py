@@ -3,13 +3,12 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from codeward._errors import InputError
-from codeward.experiments._config import _SECTIONS, RunConfig, _apply, _explain, _Section
+from codeward.experiments._config import RunConfig, _Section, load_config
 from codeward.federated import FederatedSettings
 
 
@@ -54,27 +53,7 @@ class FederatedConfig(RunConfig):
 
 def load_federated_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> FederatedConfig:
     """Read a YAML file (the defaults when there is none) and apply ``key=value`` overrides, as `load_config` does."""
-    content: Any = {}
-    if path is not None:
-        file = Path(path)
-        if not file.is_file():
-            raise InputError(f"{file}: no such configuration file")
-        try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"{file}: not readable as YAML: {' '.join(str(error).split())}") from error
-        if not isinstance(content, dict):
-            raise InputError(f"{file}: expected keys and values, found a {type(content).__name__}")
-        sections = _SECTIONS | {"federated"}
-        content = {key: {} if value is None and key in sections else value for key, value in content.items()}
-    for override in overrides:
-        _apply(content, override)
-    try:
-        return FederatedConfig.model_validate(content)
-    except ValidationError as error:
-        where = f"{path}: " if path else ""
-        problems = (f"{'.'.join(map(str, item['loc'])) or 'config'}: {_explain(item)}" for item in error.errors())
-        raise InputError(where + "; ".join(problems)) from error
+    return load_config(path, overrides, kind=FederatedConfig)
 
 
 def is_federated(path: str | os.PathLike[str]) -> bool:

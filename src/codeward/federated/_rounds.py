@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from codeward._errors import InputError
@@ -133,6 +134,8 @@ def _receive(grid: Grid, federation: Federation, sent: str, user: int, node: int
         federation.fail(user, f"its reply cannot be read: {type(error).__name__}")
         return True
     for message in messages:
+        if message.has_error() and message.error.code == ErrorCode.NODE_UNAVAILABLE:
+            continue  # gone, not guilty: the round's report lists it among the silent
         if message.has_error():
             federation.fail(user, message.error.reason or "no reason given")
         elif message.metadata.src_node_id != node:

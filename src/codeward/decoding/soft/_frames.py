@@ -222,9 +222,10 @@ def list_frames(votes: _Ints, patterns: _Bools, n_classes: int, every_target: bo
 def read_label(
     posteriors: _Floats, whole: _Floats, votes: _Ints, pattern: _Bools, target: int, discounts: _Floats, out: _Floats
 ) -> None:
-    """out[l] = p(l | x, t): the softmax over the labels other than t of what all models say that may be clean.
+    """out[l] = p(l | x, t): the softmax of what all models say that may be clean, discounted.
 
-    Those are all but the hit ones that vote t; ``whole`` is the sum of the log-probabilities of all models.
+    Those are all but the hit ones that vote t; ``whole`` is the sum of the log-probabilities of all models. The label
+    may be t: the trigger can be on inputs of the target's own class.
     """
     n_models, n_classes = posteriors.shape
     n_silent = 0
@@ -234,14 +235,11 @@ def read_label(
             n_silent += 1
             for label in range(n_classes):
                 out[label] -= posteriors[i, label]
-    top = -np.inf
-    for label in range(n_classes):
-        out[label] *= discounts[n_models - n_silent]
-        if label != target:
-            top = max(top, out[label])
+    out *= discounts[n_models - n_silent]
+    top = out.max()
     total = 0.0
     for label in range(n_classes):
-        out[label] = 0.0 if label == target else np.exp(out[label] - top)
+        out[label] = np.exp(out[label] - top)
         total += out[label]
     out /= total
 

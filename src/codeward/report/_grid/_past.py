@@ -1,12 +1,13 @@
 """Past the paper: designed codes, other attacks, other decoders, wrong assumptions, detection and certificates."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from codeward.experiments._studies import DESIGNED
 from codeward.report._grid._folder import Grid, GridRun, Record
 from codeward.report._grid._measured import list_records, list_shares
 from codeward.report._grid._paper import DESIGNED_SCHEME, SCHEMES
-from codeward.report._grid._table import Cell, Table, count_attackers, number_cell, shaded_cell, share_cell
+from codeward.report._grid._table import Cell, Table, auc_cell, count_attackers, shaded_cell, share_cell
 from codeward.report._tables import Share
 
 DECODERS = {
@@ -105,11 +106,16 @@ def tabulate_decoders(grid: Grid) -> list[Table]:
         for run in runs:
             cells: list[Cell] = []
             for size in grid.sizes:
-                cells += _compare([_list_decoded(run, size, name, kept, figure) for name in shown], figure == "right")
+                cells += _compare(_list_decoded(run, size, shown, kept, figure), figure == "right")
             groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
         heads = ("code", *(f"{size}: {DECODERS[name]}" for size in grid.sizes for name in shown))
         table = _make(
-            f"decoders-{figure}", title, f"By number of attackers. {note}", heads, groups, folded=figure != "right"
+            f"decoders-{figure}",
+            title,
+            f"By number of attackers, on the repeats that all decoders of a cell's row have. {note}",
+            heads,
+            groups,
+            folded=figure != "right",
         )
         tables += [] if table is None else [table]
     return tables
@@ -152,8 +158,8 @@ def tabulate_detection(grid: Grid) -> Table | None:
             if any(found.values()):
                 of = sorted({figure["hits_at_5"]["of"] for figures in found.values() for figure in figures})
                 inputs = f"{of[0]:,}" if len(of) == 1 else f"{of[0]:,} to {of[-1]:,}"
-                cells = [number_cell([figure["auc"] for figure in found[size]], 3, inputs) for size in sizes]
-                cells += [share_cell([figure["hits_at_5"] for figure in found[size]]) for size in sizes]
+                cells = [auc_cell([figure["auc"] for figure in found[size]], inputs) for size in sizes]
+                cells += [shaded_cell([figure["hits_at_5"] for figure in found[size]]) for size in sizes]
                 groups.setdefault(run.setting.name, []).append((Cell(f"{run.code_name}, {DECODERS[name]}"), *cells))
     return _make(
         "detection",
@@ -162,7 +168,7 @@ def tabulate_detection(grid: Grid) -> Table | None:
         "5% false alarms, on triggered inputs whose label is not the target; by number of attackers.",
         ("code and decoder", *(f"AUC, {size}" for size in sizes), *(f"found at 5%, {size}" for size in sizes)),
         groups,
-        folded=True,
+        quiet=True,
     )
 
 
@@ -190,15 +196,15 @@ def tabulate_certified_shades(grid: Grid) -> Table | None:
             row = (Cell(run.code_name), *cells, Cell(SCHEMES.get(run.code_name, DESIGNED_SCHEME)))
             groups.setdefault(f"{run.setting.name}, {run.config.users} users", []).append(row)
     heads = [f"{word}, k = {k}" for kind, word in CERTIFICATES for k in range(tops[kind] + 1)]
-    table = _make(
+    return _make(
         "certified-shades",
         "Certified accuracy at a glance",
         "Right labels that no k users can change. Vote and consensus decoder: whatever the models they reach say. "
         "Paper's decoder: if these all say one target.",
         ("code", *heads, "scheme"),
         groups,
+        quiet=True,
     )
-    return None if table is None else replace(table, quiet=True)
 
 
 def tabulate_certified(grid: Grid) -> Table | None:
@@ -238,9 +244,16 @@ def _list_parts(run: GridRun, size: int, part: str, name: str) -> list[Record]:
     return [s[part][name] for s in run.studies if s["n_attackers"] == size and name in s.get(part, {})]
 
 
-def _list_decoded(run: GridRun, size: int, name: str, kept: str, figure: str) -> list[Share]:
-    found = _list_parts(run, size, "decoders", name)
-    return [cell["triggered"][kept][figure] if size else cell["clean"][figure] for cell in found]
+def _list_decoded(run: GridRun, size: int, names: Sequence[str], kept: str, figure: str) -> list[list[Share]]:
+    """Return shares by decoder, on the repeats that all decoders have which have any: the same votes for all."""
+    studies = [study for study in run.studies if study["n_attackers"] == size]
+    repeats = [{s["repeat"] for s in studies if name in s.get("decoders", {})} for name in names]
+    common = set.intersection(*(found for found in repeats if found)) if any(repeats) else set()
+    decoded = [[s["decoders"].get(name) for s in studies if s["repeat"] in common] for name in names]
+    return [
+        [cell["triggered"][kept][figure] if size else cell["clean"][figure] for cell in cells if cell is not None]
+        for cells in decoded
+    ]
 
 
 def _compare(choices: list[list[Share]], marked: bool) -> list[Cell]:
@@ -255,8 +268,15 @@ def _compare(choices: list[list[Share]], marked: bool) -> list[Cell]:
 
 
 def _make(
-    name: str, title: str, note: str, heads: tuple[str, ...], groups: Groups, folded: bool = False
+    name: str,
+    title: str,
+    note: str,
+    heads: tuple[str, ...],
+    groups: Groups,
+    folded: bool = False,
+    quiet: bool = False,
 ) -> Table | None:
     if not groups:
         return None
-    return Table(name, title, note, "setting", heads, tuple((key, tuple(rows)) for key, rows in groups.items()), folded)
+    frozen = tuple((key, tuple(rows)) for key, rows in groups.items())
+    return Table(name, title, note, "setting", heads, frozen, folded, quiet)

@@ -78,7 +78,8 @@ def write_figure5(grid: Grid, tables: Sequence[Table]) -> str:
     words = (
         '<p class="lead">Right labels against the number of attackers: on clean inputs at 0, on all triggered inputs '
         "after. Points are means over repeats, bars one standard deviation. Dashed: plurality vote. Solid: the paper's "
-        "decoder. A vote falls to the share of inputs whose label is the target anyway.</p>"
+        "decoder. A vote falls to the share of inputs whose label is the target anyway. See "
+        '<a href="#attack">whether the attack works</a> and <a href="#codes">the codes</a>.</p>'
     )
     return write_part("figure5", words + panels + _join(tables))
 
@@ -89,7 +90,8 @@ def write_table1(tables: Sequence[Table]) -> str:
         return ""
     words = (
         '<p class="lead">Which users the decoder names as attackers on a triggered input. The paper\'s decoder may '
-        "name any number and prefers few. Codes g and h16 are our readings of the paper's g and h.</p>"
+        "name any number and prefers few. Codes g and h16 are our readings of the paper's g and h; see "
+        '<a href="#codes">the codes</a>.</p>'
     )
     return write_part("table1", words + _join(tables))
 
@@ -112,7 +114,8 @@ def write_certified(grid: Grid, tables: Sequence[Table]) -> str:
         return ""
     words = (
         '<p class="lead">Inputs whose right label provably no k users can change. Partition (a, b) with a plurality '
-        "vote is DPA, random rows (e, f) are bagging, fa is Finite Aggregation.</p>"
+        "vote is DPA, random rows (e, f) are bagging, fa is Finite Aggregation. See also what "
+        '<a href="#codes">the codes promise</a> and <a href="#limits">what is not covered</a>.</p>'
     )
     legend = write_legend([(CERTIFIED_STYLES[kind], CERTIFIED_STYLES[kind].words) for kind in kinds])
     return write_part("certified", words + _join(tables[:1]) + (legend + panels if panels else "") + _join(tables[1:]))

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Literal
 
-from codeward.report._tables import Share, show_number, sum_up_shares
+from codeward.report._tables import Share, sum_up_shares
 
 Mark = Literal["", "good", "weak", "full", "partly", "none"]
 
@@ -127,13 +127,14 @@ def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> Cell:
     return Cell(value, once, "weak" if weak else "", of)
 
 
-def number_cell(values: Sequence[float], digits: int, of: str) -> Cell:
-    """Return numbers of several repeats as a cell."""
-    return (
-        Cell(show_number(values, digits), f"1 time {of}" if len(values) == 1 else f"{len(values)} times {of}")
-        if values
-        else Cell("")
-    )
+def auc_cell(values: Sequence[float], inputs: str) -> Cell:
+    """Return areas under ROC curves as a cell; its shade is how far they are above guessing."""
+    if not values:
+        return Cell("")
+    mean, spread = fmean(values), f"± {stdev(values):.3f}" if len(values) > 1 else ""
+    of = f"{len(values)} time{'s' * (len(values) > 1)} {inputs}"
+    told = f"{mean:.3f} {spread}".strip()
+    return Cell(f"{mean:.3f}", of, counts=f"{told} ({of})", spread=spread, shade=max(0.0, 2 * mean - 1))
 
 
 def count_attackers(size: int) -> str:

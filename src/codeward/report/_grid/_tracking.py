@@ -21,7 +21,8 @@ _SIZES = (1, 2, 3)
 _NOTE = (
     "Users named rightly / wrongly, per triggered input whose label is not the target: mean ± standard deviation over "
     "repeats. Best: as many as attack / 0. Pooled: what the paper's decoder says of several such inputs together, for "
-    "random pools. Where a cell says all labels, inputs whose label is the target count too; they show no attack."
+    "random pools. Where a cell says all labels, inputs whose label is the target count too; they show no attack. "
+    "Scores: our decoder on class scores, else on votes."
 )
 
 
@@ -32,10 +33,13 @@ def tabulate_table1(grid: Grid) -> list[Table]:
 
 
 def list_tracking(run: GridRun, size: int, name: str) -> list[Record]:
-    """Return one tracking figure a repeat.
+    """Return one tracking figure a repeat; ``own`` is our decoder, on class scores where they were kept, else on votes.
 
     The paper's decoder is in the records too, there on all triggered inputs; they are taken where there are more.
     """
+    if name == "own":
+        scored = [{**figure, "scores": True} for figure in list_tracking(run, size, "soft")]
+        return scored or list_tracking(run, size, "discounted")
     found = [s["tracking"][name] for s in run.studies if s["n_attackers"] == size and name in s.get("tracking", {})]
     if name != "bayes":
         return found
@@ -52,7 +56,7 @@ def tracking_cell(found: Sequence[Record], printed: Printed | None = None) -> Ce
     counts = sorted({figure["inputs"] for figure in found})
     inputs = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     of = f"{len(found)} times {inputs}" if len(found) > 1 else f"1 time {inputs}"
-    of += ", all labels" if found[0].get("all_labels") else ""
+    of += ", all labels" if found[0].get("all_labels") else ", scores" if found[0].get("scores") else ""
     good = printed is not None and _is_as_good(fmean(right), fmean(wrong), printed)
     spread = f"± {stdev(right):.2f} / {stdev(wrong):.2f}" if len(found) > 1 else ""
     return Cell(f"{fmean(right):.2f} / {fmean(wrong):.2f}", of, "good" if good else "", spread=spread)
@@ -73,12 +77,12 @@ def _tabulate_headline(grid: Grid) -> Table | None:
             paper = None if printed is None else printed[size - 1]
             cells = [
                 tracking_cell(list_tracking(run, size, name), paper)
-                for name in ("bayes", "bayes-named", "discounted", "pooled-5")
+                for name in ("bayes", "bayes-named", "own", "pooled-5")
             ]
             beside = own.get(run.config.dataset) if PAPER_CODE[run.code_name] == "h" else None
             cells += [
                 Cell("") if beside is None else tracking_cell(list_tracking(beside, size, name), paper)
-                for name in ("discounted", "pooled-5")
+                for name in ("own", "pooled-5")
             ]
             if any(cell.value for cell in cells):
                 row = (Cell(count_attackers(size)), _show_printed(paper), *cells)
@@ -127,7 +131,7 @@ def _tabulate_contrast(grid: Grid) -> Table | None:
     for dataset in dict.fromkeys(run.setting.dataset for run in runs):
         here = [run for run in runs if run.setting.dataset == dataset]
         for size in _SIZES:
-            cells = [_average(here, size, name) for name in ("bayes", "discounted", "pooled-5")]
+            cells = [_average(here, size, name) for name in ("bayes", "own", "pooled-5")]
             if any(cell.value for cell in cells):
                 right, wrong = CONTRAST[size - 1]
                 row = (Cell(count_attackers(size)), Cell(f"{right:.1f} / {wrong:.1f}"), *cells)

@@ -1,0 +1,373 @@
+"""What stops a trigger in federated training? One global model under Flower's strategies against a code's sub-models.
+
+    python -m benchmarks.federated_attacks --dataset digits [--seeds 0 1 2] [--attackers 1 2] [--docs]
+    python -m benchmarks.federated_attacks --dataset mnist --images-per-user 1000 --data-dir data --seeds 0
+
+The same users, data, attackers, trigger and local training everywhere; what differs is what the server does with the
+replies. *One global model*: 12 users, one network, combined by ``aggregate_train`` of Flower's own strategies. *codeward*:
+the sub-models of a code that is BDC(2k) with a margin, each averaged over its row, decoded by plurality, by the paper's
+Bayes decoder and by the consensus decoder with k and the e = (margin - 1) / 2 that its theorem allows.
+
+Every cell is one JSON record in ``results/federated-<dataset>/``, written when it is done; cells that are there are not run
+again. ``--docs`` writes the tables into docs/federated.md, from the records alone.
+"""
+
+import argparse
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import version
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from codeward.attacks import AttackGroup, poison_users, trigger_inputs
+from codeward.codes import Code, design, inspect
+from codeward.data import DatasetPair, Samples
+from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder, estimate_confusion
+from codeward.experiments._cells import draw_attack
+from codeward.experiments._federated_attacks import MaliciousUpdate, choose_targets, make_attackers
+from codeward.experiments._federated_config import FederatedConfig, load_federated_config
+from codeward.experiments._federation import plan_cell
+from codeward.experiments._records import describe_machine, save_record, share
+from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
+from codeward.federated import Arrays, Federation, FederationPlan, Update, train_federated, train_update
+from codeward.federated._federation import derive_seed
+from codeward.training import Ensemble, plan_models
+
+USERS = 12
+ROW_WEIGHT = 4  # a third of the users, as in the paper's code c
+MARGINS = {1: 5, 2: 3}
+RULES = ("FedAvg", "Krum", "MultiKrum", "FedMedian", "FedTrimmedAvg")
+BEHAVIOURS = ("poison", "replacement", "adapted")
+CODED_BEHAVIOURS = ("poison", "replacement", "split-targets", "framing")
+
+
+@dataclass(frozen=True)
+class Strength:
+    """What an attacker that knows the server's rule does: scale of its update, samples it claims, share it poisons."""
+
+    boost: float = 1.0
+    claim: int | None = None
+    fraction: float | None = None
+
+
+#: Attacks fitted to a rule. FedAvg and MultiKrum believe a claimed number of samples; Krum takes the reply nearest to
+#: the others, and a reply that moves less is nearer; a median or trimmed mean only sees which side a value is on.
+ADAPTED = {
+    "FedAvg": Strength(claim=1_000_000),
+    "Krum": Strength(boost=0.5),
+    "MultiKrum": Strength(boost=0.5, claim=1_000_000),
+    "FedMedian": Strength(boost=100.0, fraction=1.0),
+    "FedTrimmedAvg": Strength(boost=100.0, fraction=1.0),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A data set, what is trained on it and how it is attacked."""
+
+    dataset: str
+    data_dir: str | None
+    images_per_user: int | None
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    architecture: str
+    fraction: float
+
+    def config(self) -> FederatedConfig:
+        """Return the configuration that all cells share."""
+        values = {
+            "dataset": self.dataset, "users": USERS, "code.name": "c", "attack.fraction": self.fraction,
+            "training.architecture": self.architecture, "training.batch_size": self.batch_size,
+            "federated.rounds": self.rounds, "federated.local_epochs": self.local_epochs,
+        }  # fmt: skip
+        if self.data_dir:
+            values["data_dir"] = self.data_dir
+        return load_federated_config(None, [f"{name}={value}" for name, value in values.items()])
+
+
+TRIALS = {
+    "digits": Trial("digits", None, None, 20, 4, 16, "digits-cnn", 0.5),
+    "mnist": Trial("mnist", None, 1000, 8, 1, 32, "benchmarks.federated_attacks:strided_cnn", 0.5),
+}
+
+
+def strided_cnn(shape: tuple[int, int, int], n_classes: int) -> nn.Module:
+    """Return a small CNN for 28 x 28 images that trains fast on one core: strides in place of pooling."""
+    channels, height, width = shape
+    sides = [((size - 5) // 2 + 1 - 3) // 2 + 1 for size in (height, width)]
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 5, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * sides[0] * sides[1], 64),
+        nn.ReLU(),
+        nn.Linear(64, n_classes),
+    )
+
+
+@lru_cache
+def find_code(n_attackers: int) -> Code:
+    """Design the code for k attackers and check what the consensus decoder needs of it."""
+    margin = MARGINS[n_attackers]
+    code = design(
+        USERS, n_attackers, row_weight=ROW_WEIGHT, guarantee="correct-arbitrary", margin=margin, time_limit=10, seed=0
+    ).code
+    found = inspect(code).margin_arbitrary[n_attackers - 1]
+    assert found is not None and found >= margin
+    return code
+
+
+def prepare(trial: Trial, pair: DatasetPair, seed: int, code: Code) -> Setting:
+    """Deal the data; only the first images of each user are kept where the trial says so."""
+    setting = prepare_setting(trial.config(), seed, pair, code)
+    if trial.images_per_user is None:
+        return setting
+    kept = np.arange(trial.images_per_user)
+    return replace(setting, users=tuple(samples.take(kept) for samples in setting.users))
+
+
+# --- one global model, combined by Flower -----------------------------------------------------------------------------
+
+
+def make_strategy(rule: str, n_attackers: int) -> Any:
+    """Return Flower's strategy, told the true number of attackers where it asks for one; other settings are defaults."""
+    from flwr.serverapp import strategy
+
+    more: dict[str, Any] = {}
+    if "Krum" in rule:
+        more["num_malicious_nodes"] = n_attackers
+    if rule == "MultiKrum":
+        more["num_nodes_to_select"] = USERS - n_attackers
+    return getattr(strategy, rule)(**more)
+
+
+def aggregate(strategy: Any, number: int, replies: Sequence[tuple[int, Arrays]]) -> Arrays:
+    """Let a Flower strategy combine replies (claimed samples, weights)."""
+    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+
+    messages = []
+    for user, (samples, arrays) in enumerate(replies):
+        record = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
+        content = RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": samples})})
+        messages.append(Message(content=content, dst_node_id=user, message_type="train"))
+    combined, _ = strategy.aggregate_train(number, messages)
+    # Flower's means and medians come in double precision.
+    return {name: combined[name].numpy().astype(value.dtype) for name, value in replies[0][1].items()}
+
+
+def train_global(
+    users: Sequence[Samples], plan: FederationPlan, strategy: Any, updates: Mapping[int, Update]
+) -> Arrays:
+    """Train one network on all users; seeds, local training and attackers are those of `train_federated`."""
+    federation = Federation(plan)
+    assignments, model = federation.assign(), federation.models[0]
+    seed = plan_models(plan.code, plan.seed)[0].seed
+    for number in range(1, plan.settings.rounds + 1):
+        replies = []
+        for user, first in assignments.items():
+            asked = replace(first, round=number, seeds={0: derive_seed(seed, user, number)}, models={0: model})
+            reply = updates.get(user, train_update)(asked, users[user])
+            assert reply is not None
+            arrays = {name: parcel.open() for name, parcel in reply.models["0"].items()}
+            replies.append((int(str(reply.envelope["samples"])), arrays))
+        model = aggregate(strategy, number, replies)
+    return model
+
+
+def attack_global(
+    setting: Setting, groups: list[AttackGroup], behaviour: str, rule: str
+) -> tuple[list[Samples], dict[int, MaliciousUpdate]]:
+    """Return everybody's data and what attackers do instead of training honestly."""
+    config, seed = setting.config, [setting.config.seed, setting.repeat, int(Draw.POISON)]
+    assert isinstance(config, FederatedConfig)
+    strength = ADAPTED[rule] if behaviour == "adapted" else Strength()
+    if strength.fraction is not None:
+        groups = [replace(group, fraction=strength.fraction) for group in groups]
+    users = poison_users(setting.users, groups, seed)
+    if behaviour == "adapted":
+        return users, {
+            user: MaliciousUpdate({0: users[user]}, {0: strength.boost}, strength.claim)
+            for group in groups
+            for user in group.attackers
+        }
+    section = config.federated.model_copy(update={"behaviour": behaviour})
+    return users, make_attackers(section, groups, setting.code, setting.users, setting.n_classes, seed)
+
+
+def run_global(trial: Trial, pair: DatasetPair, seed: int, n_attackers: int, behaviour: str, rule: str) -> dict[str, Any]:
+    """Train and measure one global model."""
+    setting = prepare(trial, pair, seed, Code(np.ones((1, USERS), dtype=bool)))
+    groups = draw_attack(setting, n_attackers)
+    users, updates = attack_global(setting, groups, behaviour, rule)
+    plan = plan_cell(setting)
+    model = train_global(users, plan, make_strategy(rule, n_attackers), updates)
+    ensemble = gather(setting, [model])
+    (group,), evaluation = groups, setting.evaluation
+    others = evaluation.labels != group.target
+    clean = ensemble.votes(evaluation)[:, 0]
+    triggered = ensemble.votes(lay_trigger(setting, group))[:, 0]
+    return {
+        "target": group.target,
+        "attackers": list(group.attackers),
+        "strength": vars(ADAPTED[rule]) if behaviour == "adapted" else None,
+        "figures": {
+            "clean_right": share(int((clean == evaluation.labels).sum()), clean.size),
+            "triggered_right": share(int((triggered == evaluation.labels)[others].sum()), int(others.sum())),
+            "success": share(int((triggered == group.target)[others].sum()), int(others.sum())),
+        },
+    }
+
+
+def lay_trigger(setting: Setting, group: AttackGroup) -> Samples:
+    """Return the evaluation inputs with the trigger on each."""
+    return trigger_inputs(setting.evaluation, group, [setting.config.seed, setting.repeat, int(Draw.TRIGGER)])
+
+
+def gather(setting: Setting, models: Sequence[Arrays]) -> Ensemble:
+    """Return networks that can be asked."""
+    weights = {
+        str(number): {name: torch.tensor(value) for name, value in arrays.items()}
+        for number, arrays in enumerate(models)
+    }
+    shape, cpu = plan_cell(setting).shape, torch.device("cpu")
+    return Ensemble(tuple(weights), len(models), 0, setting.training, shape, cpu, "float32", weights, None)
+
+
+# --- the sub-models of a code -----------------------------------------------------------------------------------------
+
+
+def choose_framed(code: Code, attackers: Sequence[int]) -> tuple[int, ...]:
+    """Choose whom to frame: the k users whose data would explain, under one target, why so many models dissent.
+
+    The attackers plant their target only where the framed users have no part and behave well elsewhere. A decoder that
+    believes in one target a trigger then sees: the framed ones attack, and the target is the true label. Attackers know
+    the code and the decoder, so they try every k users on votes of models that make no mistakes of their own.
+    """
+    k, hit = len(attackers), code.pattern(attackers)
+    sets = [users for users in combinations(range(code.n_users), k) if users != tuple(attackers)]
+    votes = np.array([np.where(hit & ~code.pattern(users), 1, 0) for users in sets])
+    matrix = np.full((10, 10), 0.03 / 9) + np.eye(10) * (0.97 - 0.03 / 9)
+    decoder = make_bayes(code, np.repeat(matrix[None], code.n_models, axis=0), k)
+    # Ties go to the first set.
+    return sets[int(np.argmax(decoder.decode(votes).label_probability[:, 1]))]
+
+
+def make_bayes(code: Code, confusion: NDArray[np.float64], k: int) -> BayesDecoder:
+    """Return the paper's decoder with the assumptions of a run's configuration and the true k as the most attackers."""
+    return BayesDecoder(code, confusion, attack_rate=0.5, success_rate=0.99, attackers_prior=(1 / (k + 1),) * (k + 1))
+
+
+def attack_code(
+    setting: Setting, group: AttackGroup, behaviour: str
+) -> tuple[dict[int, MaliciousUpdate], NDArray[np.int64]]:
+    """Return what the attackers send for the models of the code, and the target planted in each model (-1: none)."""
+    config, code = setting.config, setting.code
+    assert isinstance(config, FederatedConfig)
+    hit, n_models = code.pattern(group.attackers), code.n_models
+    seed = [config.seed, setting.repeat, int(Draw.POISON)]
+    kind = "split-targets" if behaviour == "split-targets" else "replacement"
+    section = config.federated.model_copy(update={"behaviour": kind, "boost": 1.0 if behaviour == "poison" else None})
+    updates = make_attackers(section, [group], code, setting.users, setting.n_classes, seed)
+    planted = np.full(n_models, group.target)
+    if behaviour == "split-targets":
+        planted = np.array(choose_targets(group, n_models, setting.n_classes))
+    if behaviour == "framing":
+        hit = hit & ~code.pattern(choose_framed(code, group.attackers))
+        updates = {user: _restrict(update, {i: i for i in np.flatnonzero(hit)}) for user, update in updates.items()}
+    return updates, np.where(hit, planted, -1)
+
+
+def _restrict(update: MaliciousUpdate, models: Mapping[int, int]) -> MaliciousUpdate:
+    """Keep the lies about some models only, under new numbers."""
+    return replace(
+        update,
+        samples={models[old]: samples for old, samples in update.samples.items() if old in models},
+        boosts={models[old]: boost for old, boost in update.boosts.items() if old in models},
+    )
+
+
+def train_hit(
+    setting: Setting, honest: Sequence[Arrays], updates: Mapping[int, MaliciousUpdate], attackers: Sequence[int]
+) -> list[Arrays]:
+    """Train the models the attackers may touch; the others are bit for bit those of the run without attackers."""
+    rows = np.flatnonzero(setting.code.pattern(attackers))
+    numbers = {int(old): new for new, old in enumerate(rows)}
+    plan = replace(plan_cell(setting), code=Code(setting.code.matrix[rows]))
+    restricted = {user: _restrict(update, numbers) for user, update in updates.items()}
+    found = train_federated(setting.users, plan, restricted).models
+    models = list(honest)
+    for old, new in numbers.items():
+        models[old] = found[new]
+    return models
+
+
+def count_labels(labels: NDArray[np.int64], truth: NDArray[np.int64], planted: NDArray[np.int64]) -> dict[str, Any]:
+    """Count right labels, wrong ones that some hit model was made to say, other wrong ones, and no verdicts."""
+    right, none = labels == truth, labels < 0
+    fooled = ~right & np.isin(labels, planted[planted >= 0])
+    counts = {"right": right, "fooled": fooled, "otherwise_wrong": ~right & ~none & ~fooled, "no_verdict": none}
+    return {name: share(int(found.sum()), labels.size) for name, found in counts.items()}
+
+
+def measure_code(
+    setting: Setting, models: Sequence[Arrays], group: AttackGroup, planted: NDArray[np.int64]
+) -> dict[str, Any]:
+    """Ask the models, decode three ways, and count; triggered inputs are those whose label the group is not after."""
+    code, k = setting.code, len(group.attackers)
+    errors = (MARGINS[k] - 1) // 2
+    ensemble, validation = gather(setting, models), setting.validation
+    confusion = estimate_confusion(ensemble.votes(validation), validation.labels, setting.n_classes)
+    decoders = {
+        "plurality": PluralityDecoder(code, setting.n_classes),
+        "bayes": make_bayes(code, confusion, k),
+        "consensus": ConsensusDecoder(code, k, errors, setting.n_classes),
+    }
+    hit, lies = code.pattern(group.attackers), planted >= 0
+    figures: dict[str, Any] = {}
+    for name, samples in (("clean", setting.evaluation), ("triggered", lay_trigger(setting, group))):
+        votes, labels = ensemble.votes(samples), samples.labels
+        if name == "triggered" and len(set(planted[lies])) == 1:
+            votes, labels = votes[labels != group.target], labels[labels != group.target]
+        figures[name] = {
+            rule: count_labels(decoder.predict(votes), labels, planted) for rule, decoder in decoders.items()
+        }
+        unhit = votes[:, ~hit] == labels[:, None]
+        figures[name]["clean_models_right"] = share(int(unhit.sum()), unhit.size)
+        # The theorem speaks of these inputs, and of all of them.
+        covered = (~unhit).sum(axis=1) <= errors
+        kept = decoders["consensus"].predict(votes[covered]) == labels[covered]
+        assert kept.all() or not covered.any()
+        figures[name]["theorem_applies"] = share(int(covered.sum()), covered.size)
+        if name == "triggered" and lies.any():
+            says = (votes == planted)[:, lies][labels[:, None] != planted[lies]]
+            figures["success_in_planted_models"] = share(int(says.sum()), says.size)
+    figures["models"] = {"all": code.n_models, "hit": int(hit.sum()), "planted": int(lies.sum())}
+    return figures
+
+
+def run_code(
+    setting: Setting, n_attackers: int, behaviour: str, honest: Callable[[], Sequence[Arrays]]
+) -> dict[str, Any]:
+    """Train and measure the sub-models under one attack."""
+    (group,) = draw_attack(setting, n_attackers)
+    updates, planted = attack_code(setting, group, behaviour)
+    models = train_hit(setting, honest(), updates, group.attackers)
+    framed = list(choose_framed(setting.code, group.attackers)) if behaviour == "framing" else None
+    return {
+        "target": group.target, "attackers": list(group.attackers), "framed": framed, "planted": planted.tolist(),
+        "code": {"matrix": setting.code.matrix.astype(int).tolist(), "margin_arbitrary": MARGINS[n_attackers]},
+        "consensus": {"n_attackers": n_attackers, "n_errors": (MARGINS[n_attackers] - 1) // 2},
+        "figures": measure_code(setting, models, group, planted),
+    }  # fmt: skip
