@@ -155,13 +155,15 @@ def make_strategy(rule: str, n_attackers: int) -> Any:
 
 def aggregate(strategy: Any, number: int, replies: Sequence[tuple[int, Arrays]]) -> Arrays:
     """Let a Flower strategy combine replies (claimed samples, weights)."""
-    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, Metadata, MetricRecord, RecordDict
+    from flwr.app.message.message import make_message
 
     messages = []
     for user, (samples, arrays) in enumerate(replies):
         record = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
         content = RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": samples})})
-        messages.append(Message(content=content, dst_node_id=user, message_type="train"))
+        metadata = Metadata(1, f"{number}-{user}", user, 0, "", "", time.time(), 600.0, "train")
+        messages.append(make_message(metadata=metadata, content=content))
     combined, _ = strategy.aggregate_train(number, messages)
     # Flower's means and medians come in double precision.
     return {name: combined[name].numpy().astype(value.dtype) for name, value in replies[0][1].items()}
