@@ -1,12 +1,12 @@
 """Past the paper: designed codes, other attacks, other decoders, wrong assumptions, detection and certificates."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from codeward.experiments._studies import DESIGNED
-from codeward.report._grid._folder import Grid, GridRun, Record
+from codeward.report._grid._folder import Grid, GridRun
 from codeward.report._grid._measured import list_records, list_shares
 from codeward.report._grid._paper import DESIGNED_SCHEME, SCHEMES
+from codeward.report._grid._studied import list_common
 from codeward.report._grid._table import Cell, Table, auc_cell, count_attackers, shaded_cell, share_cell
 from codeward.report._tables import Share
 
@@ -106,13 +106,17 @@ def tabulate_decoders(grid: Grid) -> list[Table]:
         for run in runs:
             cells: list[Cell] = []
             for size in grid.sizes:
-                cells += _compare(_list_decoded(run, size, shown, kept, figure), figure == "right")
+                found = list_common(run, size, "decoders", shown)
+                shares = [
+                    [c["triggered"][kept][figure] if size else c["clean"][figure] for c in found[n]] for n in shown
+                ]
+                cells += _compare(shares, figure == "right")
             groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
         heads = ("code", *(f"{size}: {DECODERS[name]}" for size in grid.sizes for name in shown))
         table = _make(
             f"decoders-{figure}",
             title,
-            f"By number of attackers, on the repeats that all decoders of a cell's row have. {note}",
+            f"By number of attackers, on the repeats that all decoders of a code have. {note}",
             heads,
             groups,
             folded=figure != "right",
@@ -153,8 +157,9 @@ def tabulate_detection(grid: Grid) -> Table | None:
     runs = [run for run in grid.pick(attack=None) if any(study.get("detection") for study in run.studies)]
     groups: Groups = {}
     for run in runs:
+        common = {size: list_common(run, size, "detection", list(DECODERS)) for size in sizes}
         for name in DECODERS:
-            found = {size: _list_parts(run, size, "detection", name) for size in sizes}
+            found = {size: common[size][name] for size in sizes}
             if any(found.values()):
                 of = sorted({figure["hits_at_5"]["of"] for figures in found.values() for figure in figures})
                 inputs = f"{of[0]:,}" if len(of) == 1 else f"{of[0]:,} to {of[-1]:,}"
@@ -165,7 +170,8 @@ def tabulate_detection(grid: Grid) -> Table | None:
         "detection",
         "Telling triggered inputs from clean ones",
         "AUC of the ROC curve of the attack probability (1: always told apart, 0.5: guessing), and the share found at "
-        "5% false alarms, on triggered inputs whose label is not the target; by number of attackers.",
+        "5% false alarms, on triggered inputs whose label is not the target; by number of attackers, on "
+        "the repeats that all decoders of a code have.",
         ("code and decoder", *(f"AUC, {size}" for size in sizes), *(f"found at 5%, {size}" for size in sizes)),
         groups,
         quiet=True,
@@ -238,22 +244,6 @@ def tabulate_certified(grid: Grid) -> Table | None:
 def _list_success(run: GridRun, size: int, repeats: set[int]) -> list[Share]:
     groups = [group for record in list_records(run, size, repeats) for group in record["figures"]["groups"]]
     return [group["success"]["hit_models"] for group in groups]
-
-
-def _list_parts(run: GridRun, size: int, part: str, name: str) -> list[Record]:
-    return [s[part][name] for s in run.studies if s["n_attackers"] == size and name in s.get(part, {})]
-
-
-def _list_decoded(run: GridRun, size: int, names: Sequence[str], kept: str, figure: str) -> list[list[Share]]:
-    """Return shares by decoder, on the repeats that all decoders have which have any: the same votes for all."""
-    studies = [study for study in run.studies if study["n_attackers"] == size]
-    repeats = [{s["repeat"] for s in studies if name in s.get("decoders", {})} for name in names]
-    common = set.intersection(*(found for found in repeats if found)) if any(repeats) else set()
-    decoded = [[s["decoders"].get(name) for s in studies if s["repeat"] in common] for name in names]
-    return [
-        [cell["triggered"][kept][figure] if size else cell["clean"][figure] for cell in cells if cell is not None]
-        for cells in decoded
-    ]
 
 
 def _compare(choices: list[list[Share]], marked: bool) -> list[Cell]:

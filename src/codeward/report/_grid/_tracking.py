@@ -5,6 +5,7 @@ from statistics import fmean, stdev
 
 from codeward.report._grid._folder import Grid, GridRun, Record
 from codeward.report._grid._paper import CONTRAST, OWN_CODE, PAPER_CODE, TABLE1, Printed
+from codeward.report._grid._studied import list_common
 from codeward.report._grid._table import Cell, Table, count_attackers
 
 #: Ways to name suspects, as studies call them, in words.
@@ -114,7 +115,8 @@ def _tabulate_trackers(grid: Grid) -> Table | None:
     groups: dict[str, list[tuple[Cell, ...]]] = {}
     for run in runs:
         for size in _SIZES:
-            cells = [tracking_cell(list_tracking(run, size, name)) for name in names]
+            found = list_common(run, size, "tracking", names)
+            cells = [tracking_cell(found[name]) for name in names]
             if any(cell.value for cell in cells):
                 groups.setdefault(run.setting.name, []).append((Cell(f"{run.code_name}, {size}"), *cells))
     if not groups:
