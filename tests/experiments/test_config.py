@@ -138,6 +138,13 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
         load_config(tmp_path / "raw.yaml")
 
 
+@pytest.mark.parametrize("text", ["seed: 1\nseed: 2\n", "attack:\n  kind: split\n  kind: patch\n"])
+def test_a_key_that_stands_there_twice_is_refused(tmp_path, text):
+    (tmp_path / "twice.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"twice.yaml: not readable as YAML: .* stands there twice"):
+        load_config(tmp_path / "twice.yaml")
+
+
 def test_empty_files_and_sections_mean_the_defaults(tmp_path):
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     (tmp_path / "sections.yaml").write_text("attack:\ntraining:\n")

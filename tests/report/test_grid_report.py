@@ -12,7 +12,9 @@ from codeward.cli import main
 from codeward.experiments import RunConfig, RunFolder, plan_study
 from codeward.experiments._records import save_record
 from codeward.report import build_grid_report, count_grid_steps, is_grid, write_grid_report
+from codeward.report._grid._folder import GridRun
 from codeward.report._grid._paper import Printed
+from codeward.report._grid._studied import list_common
 from codeward.report._grid._table import Cell, Table, share_cell
 from codeward.report._grid._tracking import tracking_cell
 
@@ -210,6 +212,23 @@ def test_parts_of_studies_are_shown_where_they_are(report):
     assert found[1].startswith("0.991 (± 0.000")
 
 
+def test_decoders_are_compared_on_the_repeats_that_all_of_them_have():
+    config = plan_study("table1")["mnist-iid/h16"]
+    studies = [
+        {"repeat": repeat, "n_attackers": 2, "detection": {"bayes": repeat} | ({"soft": -repeat} if repeat else {})}
+        for repeat in range(3)
+    ]
+    studies.append({"repeat": 0, "n_attackers": 3, "detection": {"bayes": 9}})
+    run = GridRun("mnist-iid/h16", config, None, (), tuple(studies))
+    assert list_common(run, 2, "detection", ["bayes", "soft", "discounted"]) == {
+        "bayes": [1, 2],
+        "soft": [-1, -2],
+        "discounted": [],
+    }
+    assert list_common(run, 3, "detection", ["bayes", "soft"]) == {"bayes": [9], "soft": []}
+    assert list_common(run, 1, "detection", ["bayes"]) == {"bayes": []}
+
+
 def test_the_same_folder_gives_the_same_bytes(report, folder):
     again = build_grid_report(folder)
     assert again.html == report.html
@@ -259,6 +278,15 @@ def test_records_of_another_code_are_refused(folder, tmp_path):
     shutil.copy(copy / "mnist-iid" / "d" / "code.json", copy / "mnist-iid" / "c" / "code.json")
     with pytest.raises(InputError, match="not the code of the records"):
         build_grid_report(copy)
+
+
+def test_a_grid_without_attacks_says_so(tmp_path, read_page):
+    config = RunConfig(dataset="digits", code={"name": "c"}, attack={"attackers": (0,)})
+    place = RunFolder(tmp_path / "digits-iid" / "c")
+    put_record(place, config, place.open(config), 0, 0, 0.5, 0.5)
+    made = build_grid_report(tmp_path)
+    assert "No attack was simulated in this grid." in read_page(made.html).text
+    assert "Whether the trigger works" not in made.markdown
 
 
 def test_a_grid_is_told_from_a_run_and_from_nothing(folder, tmp_path):

@@ -213,7 +213,7 @@ def load_config(
         if not file.is_file():
             raise InputError(f"{file}: no such configuration file")
         try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+            content = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader) or {}
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InputError(f"{file}: not readable as YAML: {' '.join(str(error).split())}") from error
         if not isinstance(content, dict):
@@ -231,6 +231,20 @@ def load_config(
         where = f"{path}: " if path else ""
         problems = (f"{'.'.join(map(str, item['loc'])) or 'config'}: {_explain(item)}" for item in error.errors())
         raise InputError(where + "; ".join(problems)) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, which takes the last of two equal keys in silence; here two are a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping, and refuse a key that stands there twice."""
+        seen = set()
+        for key, _ in node.value:
+            name = getattr(key, "value", None)
+            if isinstance(name, str) and name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{name} stands there twice", key.start_mark)
+            seen.add(name if isinstance(name, str) else id(key))
+        return super().construct_mapping(node, deep)
 
 
 def _is_section(annotation: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from codeward._errors import InputError
 from codeward.attacks import AttackGroup, poison_users, trigger_inputs
+from codeward.certify import Threat
 from codeward.data import Samples
 from codeward.experiments._cells import draw_attack
 from codeward.experiments._config import load_config
@@ -39,6 +40,11 @@ class ServedRun:
     setting: Setting
     groups: tuple[AttackGroup, ...]
     ensemble: Ensemble
+
+    @property
+    def threat(self) -> Threat:
+        """What users could do to a model they reach: anything where they sent updates (DESIGN.md, threat models)."""
+        return "arbitrary" if isinstance(self.setting.config, FederatedConfig) else "deterministic"
 
     def triggered(self, samples: Samples, group: AttackGroup) -> Samples:
         """Lay a group's trigger over inputs, as the run did."""

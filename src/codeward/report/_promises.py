@@ -30,6 +30,13 @@ LIMITS = (
 )
 
 
+#: Said first where it holds.
+FEDERATED = (
+    '<p class="trouble">In this run users sent an update for each sub-model, so that an attacker may plant something '
+    "else in each. Only what is said of the <b>arbitrary</b> threat model applies; it takes the consensus decoder.</p>"
+)
+
+
 def write_guarantee(run: ReportedRun) -> str:
     """Say what the code promises, per property and threat model, with margins and the matrix."""
     found = run.inspection
@@ -63,7 +70,8 @@ def write_guarantee(run: ReportedRun) -> str:
         f"<figure>{draw_code(run.code)}<figcaption>The code: a row a sub-model, a column a user; filled where the "
         "sub-model learns from the user.</figcaption></figure>"
     )
-    body = f'{_state(found)}{THREATS}<div class="side"><div>{guarantees}{margins}{notes}</div>{picture}</div>'
+    sent = FEDERATED if run.records[0].get("federated") else ""
+    body = f'{sent}{_state(found)}{THREATS}<div class="side"><div>{guarantees}{margins}{notes}</div>{picture}</div>'
     return write_section("guarantee", "What is guaranteed", body)
 
 

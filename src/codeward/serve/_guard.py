@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.certify import Certificates, certify
+from codeward.certify import Certificates, Threat, certify
 from codeward.codes import Code, Inspection, count_attacker_sets
 from codeward.decoding import BayesDecoder, Decoded
 from codeward.serve._inference import StackedModels
@@ -49,8 +49,9 @@ class Verdict:
 class Guard:
     """Judges images. Everything after the votes is a function of the vote vector, so distinct ones are judged once.
 
-    Threat model: *deterministic*. Labels, probabilities and suspects are `BayesDecoder`'s, a probability statement
-    under its priors; the guarantee is the code's (`codeward.codes.inspect`), the certificate `codeward.certify`'s.
+    Labels, probabilities and suspects are `BayesDecoder`'s, a probability statement under its priors and the
+    *deterministic* threat model; the guarantee is the code's (`codeward.codes.inspect`) under ``threat``, the
+    certificate `codeward.certify`'s.
 
     Parameters
     ----------
@@ -60,9 +61,19 @@ class Guard:
         Of the decoder's code.
     threshold : float
         An input is flagged when its attack probability is above this, 0..1.
+    threat : {"deterministic", "arbitrary"}
+        What users could do to a model they reach: *arbitrary* where they sent updates, and then there are no
+        certificates, since the decoder has none under it.
     """
 
-    def __init__(self, models: StackedModels, decoder: BayesDecoder, inspection: Inspection, threshold: float) -> None:
+    def __init__(
+        self,
+        models: StackedModels,
+        decoder: BayesDecoder,
+        inspection: Inspection,
+        threshold: float,
+        threat: Threat = "deterministic",
+    ) -> None:
         if not 0 <= threshold < 1:
             raise InputError(f"threshold: expected a probability of at least 0 and below 1, got {threshold}")
         if models.n_models != decoder.code.n_models:
@@ -71,8 +82,8 @@ class Guard:
         self.decoder = decoder
         self.inspection = inspection
         self.threshold = threshold
-        self.guarantee = state_guarantee(inspection)
-        self.certified_attackers = _affordable_attackers(decoder, inspection)
+        self.guarantee = state_guarantee(inspection, threat)
+        self.certified_attackers = _affordable_attackers(decoder, inspection) if threat == "deterministic" else 0
         self._verdicts: _Memory[Verdict] = _Memory(REMEMBERED)
         self._certificates: _Memory[str] = _Memory(REMEMBERED)
 
@@ -182,8 +193,10 @@ class _Memory(Generic[Known]):
         return answers
 
 
-def state_guarantee(inspection: Inspection) -> dict[str, Any]:
+def state_guarantee(inspection: Inspection, threat: Threat = "deterministic") -> dict[str, Any]:
     """Say what the code guarantees whatever the input: threat model, property, largest k, and the same in words."""
+    if threat == "arbitrary":
+        return _state_arbitrary(inspection)
     if inspection.correct:
         k = inspection.correct
         margin = inspection.margin[k - 1]
@@ -200,6 +213,21 @@ def state_guarantee(inspection: Inspection) -> dict[str, Any]:
         return {"threat": "deterministic", "property": "detect", "k": k, "text": text}
     text = "None: a single user may reach every model of this code."
     return {"threat": "deterministic", "property": "none", "k": 0, "text": text}
+
+
+def _state_arbitrary(inspection: Inspection) -> dict[str, Any]:
+    why = "Users sent an update for each model, so an attacker may plant something else in each"
+    k = inspection.correct_arbitrary
+    if not k:
+        text = f"None: {why[0].lower()}{why[1:]}, and two coalitions of this code's users can reach every model."
+        return {"threat": "arbitrary", "property": "none", "k": 0, "text": text}
+    who = "at most one user attacks" if k == 1 else f"at most {k} users attack together"
+    text = (
+        f"{why}. If {who}, whatever the models they reach say, and the other models vote rightly, then the votes "
+        "determine the true label: the consensus decoder finds it. The decoder served here assumes one common target, "
+        "so its labels, probabilities and suspects are likely, not guaranteed."
+    )
+    return {"threat": "arbitrary", "property": "correct", "k": k, "text": text}
 
 
 def choose_prior(assumed: Sequence[float], inspection: Inspection) -> tuple[float, ...]:

@@ -75,7 +75,11 @@ def open_run(
     inspection = inspect(cell.code)
     assumptions = cell.serving_assumptions(expect)
     guard = Guard(
-        StackedModels(served.ensemble), BayesDecoder(cell.code, confusion, **assumptions), inspection, threshold
+        StackedModels(served.ensemble),
+        BayesDecoder(cell.code, confusion, **assumptions),
+        inspection,
+        threshold,
+        served.threat,
     )
     guard.judge(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
     examiner = cell.examiner(expect, threshold=threshold)

@@ -17,7 +17,7 @@ from codeward.report._svg import adopt_svg
 _HEAD = """# Tables
 
 Made by `codeward report` from the records and studies in this folder, and from nothing else. Where there are several
-repeats: mean ± sample standard deviation over repeats, in brackets the denominator.
+repeats or attacking groups: mean ± sample standard deviation over them. In brackets: the denominator.
 """
 
 
@@ -58,22 +58,21 @@ def count_grid_steps(folder: str | os.PathLike[str]) -> int:
 
 def collect_tables(grid: Grid) -> dict[str, list[Table]]:
     """Return all tables of a grid by section, from records and studies alone."""
-    past = [
-        _past.tabulate_designed(grid),
-        _past.tabulate_attacks(grid),
-        *_past.tabulate_decoders(grid),
-        _past.tabulate_assumed(grid),
-        _past.tabulate_detection(grid),
-    ]
-    certified = [_past.tabulate_certified_shades(grid), _past.tabulate_certified(grid)]
-    return {
-        "there": _measured.tabulate_progress(grid),
+    tables: dict[str, list[Table | None]] = {
+        "there": [*_measured.tabulate_progress(grid)],
         "attack": [_measured.tabulate_weakest(grid), _measured.tabulate_success(grid)],
         "figure5": [*_measured.tabulate_figure5(grid), _measured.tabulate_clean(grid)],
-        "table1": _tracking.tabulate_table1(grid),
-        "past": [table for table in past if table is not None],
-        "certified": [table for table in certified if table is not None],
+        "table1": [*_tracking.tabulate_table1(grid)],
+        "past": [
+            _past.tabulate_designed(grid),
+            _past.tabulate_attacks(grid),
+            *_past.tabulate_decoders(grid),
+            _past.tabulate_assumed(grid),
+            _past.tabulate_detection(grid),
+        ],
+        "certified": [_past.tabulate_certified_shades(grid), _past.tabulate_certified(grid)],
     }
+    return {name: [table for table in found if table is not None and table.groups] for name, found in tables.items()}
 
 
 def write_tables(tables: dict[str, list[Table]]) -> str:

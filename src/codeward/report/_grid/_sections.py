@@ -67,14 +67,14 @@ def write_attack(tables: Sequence[Table]) -> str:
         "Attackers are drawn at random in every repeat, the same for all codes, and nested: 1 within 2 within 3. In "
         "codes c and d some users feed the very same models; who is drawn together decides how many are hit.</p>"
     )
-    return write_part("attack", words + _join(tables))
+    return write_part("attack", words + (_join(tables) or "<p>No attack was simulated in this grid.</p>"))
 
 
 def write_figure5(grid: Grid, tables: Sequence[Table]) -> str:
     """Draw the figure as the paper does, and give its numbers."""
     panels = draw_figure5(grid)
     if not panels:
-        return ""
+        return write_part("figure5", _join(tables))
     words = (
         '<p class="lead">Right labels against the number of attackers: on clean inputs at 0, on all triggered inputs '
         "after. Points are means over repeats, bars one standard deviation. Dashed: plurality vote. Solid: the paper's "

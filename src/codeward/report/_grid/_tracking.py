@@ -122,8 +122,9 @@ def _tabulate_trackers(grid: Grid) -> Table | None:
     if not groups:
         return None
     heads = ("code, attackers", *(TRACKERS[name] for name in names))
+    note = f"{_NOTE} On the repeats that all of a row have."
     return Table(
-        "table1-all", "Every code and every way to name suspects", _NOTE, "setting", heads, _freeze(groups), True
+        "table1-all", "Every code and every way to name suspects", note, "setting", heads, _freeze(groups), True
     )
 
 
