@@ -76,6 +76,7 @@ def test_records_come_from_vote_files_alone(grid, tmp_path, monkeypatch):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "records"))
     monkeypatch.setattr("codeward.experiments._setting.load_dataset", None)  # nothing may load data
+    monkeypatch.setattr("codeward.experiments._grid.load_dataset", None)
     again = [record for _, record in count_grid(plan, copy)]
     for one, (_, other) in zip(again, counted, strict=True):
         assert {**one, "seconds": 0} == {**other, "seconds": 0}

@@ -98,7 +98,13 @@ def folder(tmp_path_factory):
                     2,
                     tracking={"bayes": name_suspects(right, wrong), "pooled-5": name_suspects(1.5, 0.0)},
                     decoders={name: {"clean": clean, "triggered": both} for name in ("plurality", "discounted")},
-                    detection={"bayes": {"auc": 0.991, "hits_at_5": share(0.97)}},
+                    detection={
+                        "bayes": {
+                            "auc": 0.991,
+                            "hits_at_5": share(0.97),
+                            "roc": {"false_alarms": [0.0, 0.05, 1.0], "detected": [0.1, 0.9 + 0.1 * repeat, 1.0]},
+                        }
+                    },
                     assumed=[
                         {"attack_rate": 0.1, "success_rate": 0.7, "clean_right": share(0.9), "clean_alarms": share(0)}
                         | {"right": share(0.61), "alarms": share(0.5)}
@@ -147,6 +153,13 @@ def test_settings_without_records_have_no_panel_and_are_named(report, read_page)
     assert "No records yet: MNIST, alpha = 10; MNIST, alpha = 1." in text
     assert 'aria-label="Accuracy by number of attackers: MNIST, IID"' in report.html
     assert 'aria-label="Accuracy by number of attackers: MNIST, alpha = 10"' not in report.html
+
+
+def test_roc_curves_are_means_over_repeats_up_to_a_fifth_of_false_alarms(report):
+    assert 'aria-label="Detection against false alarms: MNIST, IID, code h16"' in report.html
+    assert report.html.count("Detection against false alarms") == 1  # no other run has curves
+    assert "2 attackers: 95.0% found at 5.0% false alarms" in report.html
+    assert "at 100.0% false alarms" not in report.html
 
 
 def test_the_success_of_the_attack_comes_before_any_accuracy(report):

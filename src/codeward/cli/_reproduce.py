@@ -45,13 +45,12 @@ def reproduce(
     if votes_only and count_only:
         raise InputError("--votes-only and --count-only exclude each other")
     runs = plan_study(study, dataset, repeats, codes, splits, smoke)
-    runs = {path: config.model_copy(update={"data_dir": data_dir}) for path, config in runs.items()}
     folder = output or Path("runs/smoke" if smoke else "results")
     shown = not quiet and not as_json
     try:
         if not count_only:
             with open_cluster(engine, address) as cluster:
-                ask_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, cluster)
+                ask_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, cluster, data_dir)
         records = [] if votes_only else [record for _, record in count_grid(runs, folder, shown)]
         if studies and not votes_only:
             study_grid(runs, folder, shown, smoke)

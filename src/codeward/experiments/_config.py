@@ -174,6 +174,11 @@ class RunConfig(_Section):
         content = self.model_dump(mode="json", exclude=elsewhere)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    def described(self) -> dict[str, Any]:
+        """Return the configuration for a record; where data, models and machines are is left out."""
+        content: dict[str, Any] = self.model_dump(mode="json")
+        return content | {"data_dir": None, "store": None, "cluster": None}
+
     def to_yaml(self) -> str:
         """Return the resolved configuration as YAML that `load_config` reads back."""
         text: str = yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

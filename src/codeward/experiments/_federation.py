@@ -184,7 +184,7 @@ def finish_cell(
             "repeat": setting.repeat,
             "n_attackers": n_attackers,
             "seed": config.seed,
-            "config": config.model_dump(mode="json"),
+            "config": config.described(),
             "config_digest": config.digest,
             **counted,
             "federated": federated,

@@ -43,6 +43,9 @@ POOLS, DRAWS = (2, 5, 20), 200
 #: What the decoder may wrongly take for the attack rate A and the success rate S.
 RATES, SUCCESSES = (0.1, 0.5, 0.9), (0.7, 0.9, 0.99, 0.999)
 
+#: Shares of false alarms at which a ROC curve is kept.
+FALSE_ALARMS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
 #: Clean inputs whose Bayes decoding is certified: about 100 ms a distinct vote vector.
 CERTIFIED = 500
 
@@ -268,7 +271,7 @@ def choose_parts(path: str, repeat: int, n_attackers: int, smoke: bool = False) 
         parts.append("certificates")
     if repeat == 0 and code in ("c", "d"):
         parts.append("assumptions")
-    if repeat < 3 and setting.endswith("-iid") and code in ("c", "d", "g", "h16", "btc3416") and not smoke:
+    if repeat == 0 and setting.endswith("-iid") and code in ("c", "d", "g", "h", "h16", "btc3416") and not smoke:
         parts += ["discounted", "scores"]
     return tuple(parts)
 
@@ -304,7 +307,12 @@ def score_suspects(cell: CellVotes, suspects: Any) -> dict[str, Any]:
 
 
 def detect(calm: NDArray[np.float64], alarmed: NDArray[np.float64]) -> dict[str, Any]:
-    """AUC, and how many triggered inputs are found at 5% false alarms (threshold set on the same clean inputs)."""
+    """ROC curve at `FALSE_ALARMS`, its AUC, and how many triggered inputs are found at 5% false alarms.
+
+    Thresholds are set on the same clean inputs.
+    """
     curve = roc_curve(calm, alarmed)
-    hits = int((alarmed >= curve.threshold_for(0.05)).sum())
-    return {"auc": round(curve.auc, 5), "hits_at_5": share(hits, len(alarmed))}
+    hits = [int((alarmed >= curve.threshold_for(rate)).sum()) for rate in FALSE_ALARMS]
+    found = share(hits[FALSE_ALARMS.index(0.05)], len(alarmed))
+    points = [round(count / len(alarmed), 5) for count in hits]
+    return {"auc": round(curve.auc, 5), "hits_at_5": found, "roc": {"false_alarms": FALSE_ALARMS, "detected": points}}

@@ -12,14 +12,14 @@ from codeward._errors import InputError
 from codeward._progress import show_progress
 from codeward.attacks import poison_users
 from codeward.codes import Code
-from codeward.data import DatasetPair, Samples
+from codeward.data import DatasetPair, Samples, load_dataset
 from codeward.experiments._cells import ask_cell, draw_attack
 from codeward.experiments._config import RunConfig
 from codeward.experiments._findings import choose_parts, study_cell
 from codeward.experiments._folder import RunFolder
 from codeward.experiments._records import load_record
 from codeward.experiments._runner import model_seed, record_cell
-from codeward.experiments._setting import Draw, Setting, choose_training, load_pair, prepare_setting
+from codeward.experiments._setting import Draw, Setting, choose_training, prepare_setting
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 
 
@@ -72,6 +72,7 @@ def ask_grid(
     progress: bool = False,
     with_scores: bool = False,
     cluster: Cluster | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
 ) -> None:
     """Train what is missing of a grid and write the vote files of every cell as soon as its models are there.
 
@@ -92,11 +93,13 @@ def ask_grid(
         Keep class scores in the vote files.
     cluster : Cluster, optional
         A Ray cluster to train on, kept open by the caller.
+    data_dir : path-like, optional
+        Where the data sets are; no file of the grid names it, so that a grid may go from machine to machine.
     """
     missing = [cell for cell in list_cells(runs, folder) if not cell.is_recorded and not cell.is_asked]
     if not missing:
         return
-    pair = load_pair(missing[0].config)
+    pair = load_dataset(missing[0].config.dataset, data_dir)
     # Codes of all runs first: an impossible one is refused before hours of training.
     codes = {cell.path: cell.place.open(cell.config) for cell in missing}
     pooled = torch.cuda.is_available()
