@@ -4,30 +4,31 @@
     python -m benchmarks.federated_attacks --dataset mnist --images-per-user 1000 --data-dir data --seeds 0
 
 The same users, data, attackers, trigger and local training everywhere; what differs is what the server does with the
-replies. *One global model*: 12 users, one network, combined by ``aggregate_train`` of Flower's own strategies. *codeward*:
-the sub-models of a code that is BDC(2k) with a margin, each averaged over its row, decoded by plurality, by the paper's
-Bayes decoder and by the consensus decoder with k and the e = (margin - 1) / 2 that its theorem allows.
+replies. *One global model*: 12 users, one network, combined by ``aggregate_train`` of Flower's own strategies.
+*codeward*: the sub-models of a code that is BDC(2k) with a margin, each averaged over its row, decoded by plurality, by
+the paper's Bayes decoder and by the consensus decoder with k and the e = (margin - 1) / 2 that its theorem allows.
 
-Every cell is one JSON record in ``results/federated-<dataset>/``, written when it is done; cells that are there are not run
-again. ``--docs`` writes the tables into docs/federated.md, from the records alone.
+Every cell is one JSON record in ``results/federated-<dataset>/``, written when it is done; cells that are there are not
+run again. ``--docs`` writes the tables into docs/federated.md, from the records alone.
 """
 
 import argparse
 import logging
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial, reduce
 from importlib.metadata import version
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
+from codeward._files import write_text_atomic
 from codeward.attacks import AttackGroup, poison_users, trigger_inputs
 from codeward.codes import Code, design, inspect
 from codeward.data import DatasetPair, Samples
@@ -36,9 +37,20 @@ from codeward.experiments._cells import draw_attack
 from codeward.experiments._federated_attacks import MaliciousUpdate, choose_targets, make_attackers
 from codeward.experiments._federated_config import FederatedConfig, load_federated_config
 from codeward.experiments._federation import plan_cell
-from codeward.experiments._records import describe_machine, save_record, share
+from codeward.experiments._records import describe_machine, load_record, save_record, share
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
-from codeward.federated import Arrays, Federation, FederationPlan, Update, train_federated, train_update
+from codeward.federated import (
+    Arrays,
+    Assignment,
+    Federation,
+    FederationPlan,
+    Reply,
+    Update,
+    answer,
+    train_federated,
+    train_model,
+    train_update,
+)
 from codeward.federated._federation import derive_seed
 from codeward.training import Ensemble, plan_models
 
@@ -46,27 +58,50 @@ USERS = 12
 ROW_WEIGHT = 4  # a third of the users, as in the paper's code c
 MARGINS = {1: 5, 2: 3}
 RULES = ("FedAvg", "Krum", "MultiKrum", "FedMedian", "FedTrimmedAvg")
-BEHAVIOURS = ("poison", "replacement", "adapted")
-CODED_BEHAVIOURS = ("poison", "replacement", "split-targets", "framing")
+BEHAVIOURS = ("poison", "replacement", "directed")
+CODED = ("poison", "replacement", "split-targets", "framing")
 
 
 @dataclass(frozen=True)
-class Strength:
-    """What an attacker that knows the server's rule does: scale of its update, samples it claims, share it poisons."""
+class DirectedUpdate:
+    """What an attacker sends that knows the server's rule: its honest update, and the backdoor alone on top.
 
-    boost: float = 1.0
+    sent = start + drift (honest - start) + push (poisoned - honest), both trained from the same start with the same
+    seed, so that their difference is the backdoor and little else.
+
+    Attributes
+    ----------
+    poisoned : Samples
+        The attacker's data after poisoning.
+    drift, push : float
+    claim : int, optional
+        Samples it says it has; by default the truth.
+    """
+
+    poisoned: Samples
+    drift: float
+    push: float
     claim: int | None = None
-    fraction: float | None = None
+
+    def __call__(self, assignment: Assignment, samples: Samples) -> Reply:
+        """Answer for the one global model."""
+        start, sent = assignment.models[0], {}
+        honest, bad = train_model(assignment, 0, samples), train_model(assignment, 0, self.poisoned)
+        for name, value in honest.items():
+            moved = start[name] + self.drift * (value - start[name]) + self.push * (bad[name] - value)
+            sent[name] = moved.astype(value.dtype)
+        return answer(assignment, self.claim or len(samples), {0: sent})
 
 
-#: Attacks fitted to a rule. FedAvg and MultiKrum believe a claimed number of samples; Krum takes the reply nearest to
-#: the others, and a reply that moves less is nearer; a median or trimmed mean only sees which side a value is on.
-ADAPTED = {
-    "FedAvg": Strength(claim=1_000_000),
-    "Krum": Strength(boost=0.5),
-    "MultiKrum": Strength(boost=0.5, claim=1_000_000),
-    "FedMedian": Strength(boost=100.0, fraction=1.0),
-    "FedTrimmedAvg": Strength(boost=100.0, fraction=1.0),
+#: Drift, push and claim against each rule. A mean is moved by scale. Krum takes the reply nearest to the others, and
+#: one that drifts less is nearer. MultiKrum besides weighs whom it selects by the samples they claim. A median or
+#: trimmed mean sees on which side a value lies and hardly how far, so the backdoor's direction is pushed to the end.
+DIRECTED: dict[str, tuple[float, float, int | None]] = {
+    "FedAvg": (1.0, 4.0, None),
+    "Krum": (0.7, 0.3, None),
+    "MultiKrum": (0.7, 0.3, 1_000_000),
+    "FedMedian": (1.0, 100.0, None),
+    "FedTrimmedAvg": (1.0, 100.0, None),
 }
 
 
@@ -80,14 +115,18 @@ class Trial:
     rounds: int
     local_epochs: int
     batch_size: int
+    learning_rate: float
     architecture: str
     fraction: float
+    trigger: str = "blended"
 
     def config(self) -> FederatedConfig:
         """Return the configuration that all cells share."""
         values = {
             "dataset": self.dataset, "users": USERS, "code.name": "c", "attack.fraction": self.fraction,
+            "attack.kind": self.trigger,
             "training.architecture": self.architecture, "training.batch_size": self.batch_size,
+            "training.learning_rate": self.learning_rate,
             "federated.rounds": self.rounds, "federated.local_epochs": self.local_epochs,
         }  # fmt: skip
         if self.data_dir:
@@ -96,28 +135,12 @@ class Trial:
 
 
 TRIALS = {
-    "digits": Trial("digits", None, None, 20, 4, 16, "digits-cnn", 0.5),
-    "mnist": Trial("mnist", None, 1000, 8, 1, 32, "benchmarks.federated_attacks:strided_cnn", 0.5),
+    "digits": Trial("digits", None, None, 20, 3, 32, 3e-3, "mlp", 0.5),
+    "mnist": Trial("mnist", None, 2000, 15, 1, 64, 3e-3, "mlp", 0.5),
 }
 
 
-def strided_cnn(shape: tuple[int, int, int], n_classes: int) -> nn.Module:
-    """Return a small CNN for 28 x 28 images that trains fast on one core: strides in place of pooling."""
-    channels, height, width = shape
-    sides = [((size - 5) // 2 + 1 - 3) // 2 + 1 for size in (height, width)]
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 5, stride=2),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(32 * sides[0] * sides[1], 64),
-        nn.ReLU(),
-        nn.Linear(64, n_classes),
-    )
-
-
-@lru_cache
+@cache
 def find_code(n_attackers: int) -> Code:
     """Design the code for k attackers and check what the consensus decoder needs of it."""
     margin = MARGINS[n_attackers]
@@ -125,7 +148,8 @@ def find_code(n_attackers: int) -> Code:
         USERS, n_attackers, row_weight=ROW_WEIGHT, guarantee="correct-arbitrary", margin=margin, time_limit=10, seed=0
     ).code
     found = inspect(code).margin_arbitrary[n_attackers - 1]
-    assert found is not None and found >= margin
+    if found is None or found < margin:
+        raise AssertionError(f"code for {n_attackers} attackers: margin {found}, asked for {margin}")
     return code
 
 
@@ -142,7 +166,7 @@ def prepare(trial: Trial, pair: DatasetPair, seed: int, code: Code) -> Setting:
 
 
 def make_strategy(rule: str, n_attackers: int) -> Any:
-    """Return Flower's strategy, told the true number of attackers where it asks for one; other settings are defaults."""
+    """Return Flower's strategy, told the true number of attackers where it asks for one; the rest are its defaults."""
     from flwr.serverapp import strategy
 
     more: dict[str, Any] = {}
@@ -190,40 +214,36 @@ def train_global(
 
 def attack_global(
     setting: Setting, groups: list[AttackGroup], behaviour: str, rule: str
-) -> tuple[list[Samples], dict[int, MaliciousUpdate]]:
+) -> tuple[list[Samples], Mapping[int, Update]]:
     """Return everybody's data and what attackers do instead of training honestly."""
     config, seed = setting.config, [setting.config.seed, setting.repeat, int(Draw.POISON)]
     assert isinstance(config, FederatedConfig)
-    strength = ADAPTED[rule] if behaviour == "adapted" else Strength()
-    if strength.fraction is not None:
-        groups = [replace(group, fraction=strength.fraction) for group in groups]
     users = poison_users(setting.users, groups, seed)
-    if behaviour == "adapted":
-        return users, {
-            user: MaliciousUpdate({0: users[user]}, {0: strength.boost}, strength.claim)
-            for group in groups
-            for user in group.attackers
-        }
+    if behaviour == "directed":
+        liars = [user for group in groups for user in group.attackers]
+        return list(setting.users), {user: DirectedUpdate(users[user], *DIRECTED[rule]) for user in liars}
     section = config.federated.model_copy(update={"behaviour": behaviour})
     return users, make_attackers(section, groups, setting.code, setting.users, setting.n_classes, seed)
 
 
-def run_global(trial: Trial, pair: DatasetPair, seed: int, n_attackers: int, behaviour: str, rule: str) -> dict[str, Any]:
+def run_global(
+    trial: Trial, pair: DatasetPair, seed: int, n_attackers: int, behaviour: str, rule: str
+) -> dict[str, Any]:
     """Train and measure one global model."""
     setting = prepare(trial, pair, seed, Code(np.ones((1, USERS), dtype=bool)))
-    groups = draw_attack(setting, n_attackers)
-    users, updates = attack_global(setting, groups, behaviour, rule)
+    (group,) = draw_attack(setting, n_attackers)
+    users, updates = attack_global(setting, [group], behaviour, rule)
     plan = plan_cell(setting)
     model = train_global(users, plan, make_strategy(rule, n_attackers), updates)
     ensemble = gather(setting, [model])
-    (group,), evaluation = groups, setting.evaluation
+    evaluation = setting.evaluation
     others = evaluation.labels != group.target
     clean = ensemble.votes(evaluation)[:, 0]
     triggered = ensemble.votes(lay_trigger(setting, group))[:, 0]
     return {
         "target": group.target,
         "attackers": list(group.attackers),
-        "strength": vars(ADAPTED[rule]) if behaviour == "adapted" else None,
+        "directed": DIRECTED[rule] if behaviour == "directed" else None,
         "figures": {
             "clean_right": share(int((clean == evaluation.labels).sum()), clean.size),
             "triggered_right": share(int((triggered == evaluation.labels)[others].sum()), int(others.sum())),
@@ -373,3 +393,137 @@ def run_code(
         "consensus": {"n_attackers": n_attackers, "n_errors": (MARGINS[n_attackers] - 1) // 2},
         "figures": measure_code(setting, models, group, planted),
     }  # fmt: skip
+
+
+# --- records and tables -----------------------------------------------------------------------------------------------
+
+
+def run_cells(
+    trial: Trial, seeds: Sequence[int], sizes: Sequence[int], folder: Path, rules: Sequence[str] = RULES
+) -> None:
+    """Run every cell whose record is not there yet."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    pair = load_pair(trial.config())
+    for seed, k in product(seeds, sizes):
+        setting = prepare(trial, pair, seed, find_code(k))
+        honest = cache(partial(_train_honest, setting))
+        cells = [("codeward", behaviour, partial(run_code, setting, k, behaviour, honest)) for behaviour in CODED]
+        cells += [
+            (rule, behaviour, partial(run_global, trial, pair, seed, k, behaviour, rule))
+            for behaviour, rule in product(BEHAVIOURS, rules)
+        ]
+        for defence, behaviour, run in cells:
+            file = folder / f"seed{seed}-attackers{k}-{behaviour}-{defence}.json"
+            if file.exists():
+                continue
+            begin = time.process_time()
+            told = {
+                "dataset": trial.dataset,
+                "defence": defence,
+                "behaviour": behaviour,
+                "n_attackers": k,
+                "seed": seed,
+            }
+            record = told | run()
+            seconds = round(time.process_time() - begin, 1)
+            settings = {name: value for name, value in asdict(trial).items() if name != "data_dir"} | {"users": USERS}
+            machine = describe_machine("cpu")
+            machine["versions"]["flwr"] = version("flwr")
+            save_record(record | {"settings": settings, "cpu_seconds": seconds, **machine}, file)
+            print(f"{file.name}: {seconds} s", flush=True)
+
+
+def _train_honest(setting: Setting) -> Sequence[Arrays]:
+    return train_federated(setting.users, plan_cell(setting)).models
+
+
+def load_figures(folder: Path) -> dict[tuple[int, str, str], list[dict[str, Any]]]:
+    """Read the figures of all records: by attackers, behaviour and defence, one entry a seed."""
+    found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+    for file in sorted(folder.glob("seed*.json")):
+        record = load_record(file)
+        cell = record["n_attackers"], record["behaviour"], record["defence"]
+        found.setdefault(cell, []).append(record["figures"])
+    return found
+
+
+def _pool(figures: Sequence[dict[str, Any]], *path: str) -> str:
+    """Return a share of all seeds together, in percent."""
+    shares = [reduce(lambda inner, name: inner[name], path, entry) for entry in figures]
+    return f"{100 * sum(one['count'] for one in shares) / max(1, sum(one['of'] for one in shares)):.0f}"
+
+
+def write_tables(folder: Path) -> str:
+    """Return both tables of a data set as Markdown; cells without a record stay empty."""
+    found = load_figures(folder)
+    sizes = sorted({cell[0] for cell in found})
+    columns = [(k, behaviour) for k in sizes for behaviour in BEHAVIOURS]
+    lines = ["| one global model | " + " | ".join(f"k={k} {behaviour}" for k, behaviour in columns) + " |"]
+    lines.append("|---|" + "---|" * len(columns))
+    for rule in RULES:
+        cells = [found.get((k, behaviour, rule), []) for k, behaviour in columns]
+        texts = [
+            " / ".join(_pool(cell, name) for name in ("success", "triggered_right", "clean_right")) if cell else ""
+            for cell in cells
+        ]
+        lines.append(f"| {rule} | " + " | ".join(texts) + " |")
+    columns = [(k, behaviour) for k in sizes for behaviour in CODED]
+    lines += ["", "| codeward | " + " | ".join(f"k={k} {behaviour}" for k, behaviour in columns) + " |"]
+    lines.append("|---|" + "---|" * len(columns))
+    cells = [found.get((k, behaviour, "codeward"), []) for k, behaviour in columns]
+    for name in ("plurality", "bayes", "consensus"):
+        texts = [
+            " / ".join(_pool(cell, "triggered", name, kind) for kind in ("fooled", "right", "no_verdict"))
+            + " / "
+            + _pool(cell, "clean", name, "right")
+            if cell
+            else ""
+            for cell in cells
+        ]
+        lines.append(f"| {name} | " + " | ".join(texts) + " |")
+    rest = {
+        "*trigger works in planted models*": ("success_in_planted_models",),
+        "*models not hit right, triggered*": ("triggered", "clean_models_right"),
+        "*at most e of them wrong: right for sure*": ("triggered", "theorem_applies"),
+    }
+    for title, path in rest.items():
+        lines.append(f"| {title} | " + " | ".join(_pool(cell, *path) if cell else "" for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_docs(page: Path, dataset: str, tables: str) -> None:
+    """Put tables between the markers of a data set."""
+    begin, end = (f"<!-- {word}: federated attacks, {dataset} -->" for word in ("begin", "end"))
+    text = page.read_text(encoding="utf-8")
+    if begin not in text or end not in text:
+        raise SystemExit(f"{page}: no markers {begin} and {end}")
+    head, _, rest = text.partition(begin)
+    write_text_atomic(page, f"{head}{begin}\n{tables}{end}{rest.partition(end)[2]}")
+
+
+def main() -> None:
+    """Run what is missing, print the tables, and write them into the docs when asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--dataset", choices=sorted(TRIALS), default="digits")
+    parser.add_argument("--data-dir", help="folder of data sets; by default $CODEWARD_DATA")
+    parser.add_argument("--images-per-user", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--attackers", type=int, nargs="+", default=[1, 2], choices=sorted(MARGINS))
+    parser.add_argument("--output", type=Path, help="by default results/federated-<dataset>")
+    parser.add_argument("--docs", action="store_true", help="write the tables into docs/federated.md and run nothing")
+    options = parser.parse_args()
+    folder = options.output or Path("results") / f"federated-{options.dataset}"
+    trial = replace(TRIALS[options.dataset], data_dir=options.data_dir or os.environ.get("CODEWARD_DATA"))
+    if options.images_per_user:
+        trial = replace(trial, images_per_user=options.images_per_user)
+    if not options.docs:
+        run_cells(trial, options.seeds, options.attackers, folder)
+    tables = write_tables(folder)
+    print(tables)
+    if options.docs:
+        write_docs(Path("docs") / "federated.md", options.dataset, tables)
+
+
+if __name__ == "__main__":
+    main()
