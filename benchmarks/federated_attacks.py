@@ -13,6 +13,7 @@ run again. ``--docs`` writes the tables into docs/federated.md, from the records
 """
 
 import argparse
+import importlib
 import logging
 import os
 import time
@@ -58,7 +59,7 @@ USERS = 12
 ROW_WEIGHT = 4  # a third of the users, as in the paper's code c
 MARGINS = {1: 5, 2: 3}
 RULES = ("FedAvg", "Krum", "MultiKrum", "FedMedian", "FedTrimmedAvg")
-BEHAVIOURS = ("poison", "replacement", "directed")
+BEHAVIOURS = ("directed", "replacement", "poison")
 CODED = ("poison", "replacement", "split-targets", "framing")
 
 
@@ -118,13 +119,13 @@ class Trial:
     learning_rate: float
     architecture: str
     fraction: float
-    trigger: str = "blended"
+    opacity: float
 
     def config(self) -> FederatedConfig:
         """Return the configuration that all cells share."""
         values = {
             "dataset": self.dataset, "users": USERS, "code.name": "c", "attack.fraction": self.fraction,
-            "attack.kind": self.trigger,
+            "attack.kind": "blended",
             "training.architecture": self.architecture, "training.batch_size": self.batch_size,
             "training.learning_rate": self.learning_rate,
             "federated.rounds": self.rounds, "federated.local_epochs": self.local_epochs,
@@ -135,8 +136,8 @@ class Trial:
 
 
 TRIALS = {
-    "digits": Trial("digits", None, None, 20, 3, 32, 3e-3, "mlp", 0.5),
-    "mnist": Trial("mnist", None, 2000, 15, 1, 64, 3e-3, "mlp", 0.5),
+    "digits": Trial("digits", None, None, 15, 4, 32, 1e-2, "mlp", 0.5, 0.3),
+    "mnist": Trial("mnist", None, 2000, 15, 1, 64, 3e-3, "mlp", 0.5, 0.15),
 }
 
 
@@ -231,7 +232,7 @@ def run_global(
 ) -> dict[str, Any]:
     """Train and measure one global model."""
     setting = prepare(trial, pair, seed, Code(np.ones((1, USERS), dtype=bool)))
-    (group,) = draw_attack(setting, n_attackers)
+    group = draw_group(trial, setting, n_attackers)
     users, updates = attack_global(setting, [group], behaviour, rule)
     plan = plan_cell(setting)
     model = train_global(users, plan, make_strategy(rule, n_attackers), updates)
@@ -250,6 +251,13 @@ def run_global(
             "success": share(int((triggered == group.target)[others].sum()), int(others.sum())),
         },
     }
+
+
+def draw_group(trial: Trial, setting: Setting, n_attackers: int) -> AttackGroup:
+    """Draw attackers, target and a random pattern that is blended into the whole image."""
+    (group,) = draw_attack(setting, n_attackers)
+    alpha = np.full_like(group.trigger.alpha, trial.opacity)
+    return replace(group, trigger=replace(group.trigger, alpha=alpha))
 
 
 def lay_trigger(setting: Setting, group: AttackGroup) -> Samples:
@@ -380,10 +388,10 @@ def measure_code(
 
 
 def run_code(
-    setting: Setting, n_attackers: int, behaviour: str, honest: Callable[[], Sequence[Arrays]]
+    trial: Trial, setting: Setting, n_attackers: int, behaviour: str, honest: Callable[[], Sequence[Arrays]]
 ) -> dict[str, Any]:
     """Train and measure the sub-models under one attack."""
-    (group,) = draw_attack(setting, n_attackers)
+    group = draw_group(trial, setting, n_attackers)
     updates, planted = attack_code(setting, group, behaviour)
     models = train_hit(setting, honest(), updates, group.attackers)
     framed = list(choose_framed(setting.code, group.attackers)) if behaviour == "framing" else None
@@ -402,13 +410,16 @@ def run_cells(
     trial: Trial, seeds: Sequence[int], sizes: Sequence[int], folder: Path, rules: Sequence[str] = RULES
 ) -> None:
     """Run every cell whose record is not there yet."""
+    importlib.import_module("flwr.serverapp.strategy")  # sets its own level of logging
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     pair = load_pair(trial.config())
     for seed, k in product(seeds, sizes):
         setting = prepare(trial, pair, seed, find_code(k))
         honest = cache(partial(_train_honest, setting))
-        cells = [("codeward", behaviour, partial(run_code, setting, k, behaviour, honest)) for behaviour in CODED]
+        cells = [
+            ("codeward", behaviour, partial(run_code, trial, setting, k, behaviour, honest)) for behaviour in CODED
+        ]
         cells += [
             (rule, behaviour, partial(run_global, trial, pair, seed, k, behaviour, rule))
             for behaviour, rule in product(BEHAVIOURS, rules)
