@@ -58,6 +58,7 @@ from codeward.training import Ensemble, plan_models
 USERS = 12
 ROW_WEIGHT = 4  # a third of the users, as in the paper's code c
 MARGINS = {1: 5, 2: 3}
+MISSING = "not run"
 RULES = ("FedAvg", "Krum", "MultiKrum", "FedMedian", "FedTrimmedAvg")
 BEHAVIOURS = ("directed", "replacement", "poison")
 CODED = ("poison", "replacement", "split-targets", "framing")
@@ -315,7 +316,8 @@ def attack_code(
         planted = np.array(choose_targets(group, n_models, setting.n_classes))
     if behaviour == "framing":
         hit = hit & ~code.pattern(choose_framed(code, group.attackers))
-        updates = {user: _restrict(update, {i: i for i in np.flatnonzero(hit)}) for user, update in updates.items()}
+        kept = {int(model): int(model) for model in np.flatnonzero(hit)}
+        updates = {user: _restrict(update, kept) for user, update in updates.items()}
     return updates, np.where(hit, planted, -1)
 
 
@@ -359,7 +361,7 @@ def measure_code(
     errors = (MARGINS[k] - 1) // 2
     ensemble, validation = gather(setting, models), setting.validation
     confusion = estimate_confusion(ensemble.votes(validation), validation.labels, setting.n_classes)
-    decoders = {
+    decoders: dict[str, PluralityDecoder | BayesDecoder | ConsensusDecoder] = {
         "plurality": PluralityDecoder(code, setting.n_classes),
         "bayes": make_bayes(code, confusion, k),
         "consensus": ConsensusDecoder(code, k, errors, setting.n_classes),
@@ -466,7 +468,7 @@ def _pool(figures: Sequence[dict[str, Any]], *path: str) -> str:
 
 
 def write_tables(folder: Path) -> str:
-    """Return both tables of a data set as Markdown; cells without a record stay empty."""
+    """Return both tables of a data set as Markdown; cells without a record say so."""
     found = load_figures(folder)
     sizes = sorted({cell[0] for cell in found})
     columns = [(k, behaviour) for k in sizes for behaviour in BEHAVIOURS]
@@ -475,7 +477,7 @@ def write_tables(folder: Path) -> str:
     for rule in RULES:
         cells = [found.get((k, behaviour, rule), []) for k, behaviour in columns]
         texts = [
-            " / ".join(_pool(cell, name) for name in ("success", "triggered_right", "clean_right")) if cell else ""
+            " / ".join(_pool(cell, name) for name in ("success", "triggered_right", "clean_right")) if cell else MISSING
             for cell in cells
         ]
         lines.append(f"| {rule} | " + " | ".join(texts) + " |")
@@ -489,7 +491,7 @@ def write_tables(folder: Path) -> str:
             + " / "
             + _pool(cell, "clean", name, "right")
             if cell
-            else ""
+            else MISSING
             for cell in cells
         ]
         lines.append(f"| {name} | " + " | ".join(texts) + " |")
@@ -499,7 +501,7 @@ def write_tables(folder: Path) -> str:
         "*at most e of them wrong: right for sure*": ("triggered", "theorem_applies"),
     }
     for title, path in rest.items():
-        lines.append(f"| {title} | " + " | ".join(_pool(cell, *path) if cell else "" for cell in cells) + " |")
+        lines.append(f"| {title} | " + " | ".join(_pool(cell, *path) if cell else MISSING for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
