@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("design", "decode", "certify", "tracking", "train", "cluster", "ledger", "serve")
+NAMES = ("design", "decode", "certify", "tracking", "train", "cluster", "ledger", "serve", "federated_attacks")
 
 wanted = sys.argv[1:] or NAMES
 for name in wanted:
