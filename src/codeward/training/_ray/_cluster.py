@@ -58,6 +58,11 @@ class Cluster:
     ) -> None:
         self.close()
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process started the cluster, and ends it."""
+        return self._owned
+
     def check(self) -> None:
         """Raise what `open` would for want of Ray or of an answer at the address, without connecting."""
         if importlib.util.find_spec("ray") is None:

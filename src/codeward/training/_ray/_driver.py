@@ -71,7 +71,9 @@ def train_on_cluster(
             pending[task.remote(plans, recipe, list_versions(), *(data[user] for user in places))] = chunk
         _collect(ray, pending, sizes, recipe, reporter, finish)
     finally:
-        for left in pending:
+        # A cluster of our own ends with its tasks. Cancelling them there is needless, and Ray 2.55 aborts the whole
+        # process when a task completes while it is being cancelled.
+        for left in pending if not cluster.is_own else ():
             with suppress(Exception):  # where the cluster is gone, so are its tasks
                 ray.cancel(left, force=True)
 
