@@ -1,26 +1,25 @@
-"""Training speed and accuracy on a GPU: plain PyTorch loop against codeward's lanes, in one run.
+"""Training speed on a GPU: plain PyTorch loop against codeward's lanes, in one run, on random images.
 
-    python benchmarks/train_gpu.py [--mnist DIR] [--cifar FILE.npz] [--quick] [--norms]
+    python benchmarks/train_gpu.py [--quick] [--norms]
 
-Speed is measured on random images of the right shape; accuracy on MNIST (idx files, .gz or plain) and on an .npz with
-``train_images, train_labels, test_images, test_labels`` when they are given. Prints one table. With ``--norms`` it
-times ResNet18 with the compiler's batch norm and with the fused one instead, for several numbers of lanes.
+Prints one table. With ``--norms`` it times ResNet18 with the compiler's batch norm and with the fused one instead, for
+several numbers of lanes. For accuracy see accuracy_gpu.py.
 """
 
 import argparse
-import gzip
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 
 from codeward._progress import silent
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.training import PRESETS, TrainingSettings, build_network, plan_batches, plan_models, train_ensemble, vote
+from codeward.training import PRESETS, ModelPlan, TrainingSettings, build_network, plan_batches, plan_models
 from codeward.training import _lane as lane_module
 from codeward.training import _lanes as lanes_module
 from codeward.training._jobs import Job, Reporter, Workshop
@@ -34,12 +33,21 @@ def random_users(shape: tuple[int, int, int], n_users: int, size: int) -> list[S
     ]
 
 
-def plain_loop(users: list[Samples], code: Code, settings: TrainingSettings, max_steps: int | None = None):
-    """One model after the other in float32, as a first PyTorch program would: returns networks and ms a step."""
+def plain_loop(
+    users: list[Samples],
+    plans: Sequence[ModelPlan],
+    settings: TrainingSettings,
+    max_steps: int | None = None,
+    watch: Callable[[int, int, nn.Module], None] | None = None,
+) -> float:
+    """Train one model after the other in float32, as a first PyTorch program would; return ms a step.
+
+    ``watch`` is called with the model's number, the steps taken and the network after every step.
+    """
     sizes = [len(samples) for samples in users]
     samples = ResidentSamples(users, settings, torch.device("cuda"))
-    networks, steps, seconds = [], 0, 0.0
-    for plan in plan_models(code, 0):
+    steps, seconds = 0, 0.0
+    for number, plan in enumerate(plans):
         network = build_network(settings.architecture, users[0].images.shape[1:], 10, plan.seed).cuda().train()
         optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
         stream = plan_batches(plan, sizes, settings, settings.batch_size)
@@ -54,11 +62,12 @@ def plain_loop(users: list[Samples], code: Code, settings: TrainingSettings, max
             optimizer.zero_grad()
             functional.cross_entropy(network(batch), samples.labels[row]).backward()
             optimizer.step()
+            if watch is not None:
+                watch(number, step + 1, network)
         torch.cuda.synchronize()
         seconds += time.perf_counter() - start
         steps += n_steps - 5
-        networks.append(network.eval())
-    return networks, seconds / steps * 1e3
+    return seconds / steps * 1e3
 
 
 def lanes_speed(shape: tuple[int, int, int], settings: TrainingSettings, n_models: int, steps: int) -> float:
@@ -110,48 +119,8 @@ def compare_norms() -> None:
         lane_module.fuse_norms, lanes_module.LANES_LARGE = fuse, lanes
 
 
-def accuracy_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return (vote(scores) == labels[:, None]).mean(axis=0)
-
-
-def compare_accuracy(
-    name: str, train: Samples, test: Samples, settings: TrainingSettings, ours: int, plain: int
-) -> None:
-    parts = np.array_split(np.random.default_rng(0).permutation(len(train)), 12)
-    users = [train.take(part) for part in parts]
-    start = time.perf_counter()
-    ensemble = train_ensemble(users, Code(np.ones((ours, 12), dtype=bool)), settings, 0, device="cuda")
-    middle = time.perf_counter()
-    scores = ensemble.scores(test)
-    end = time.perf_counter()
-    mine = accuracy_of(scores, test.labels)
-    networks, _ = plain_loop(users, Code(np.ones((plain, 12), dtype=bool)), settings)
-    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (settings.mean, settings.std))
-    images = ((torch.from_numpy(test.images).float() / 255 - mean) / std).cuda()
-    with torch.no_grad():
-        theirs = [
-            (torch.cat([network(part) for part in images.split(500)]).argmax(1).cpu().numpy() == test.labels).mean()
-            for network in networks
-        ]
-    print(
-        f"{name}: {len(train)} images, all in each model: lanes bf16 {mine.mean():.4f} (mean of {ours}, "
-        f"{mine.min():.4f}..{mine.max():.4f}), plain fp32 {np.mean(theirs):.4f} (mean of {plain}, "
-        f"{min(theirs):.4f}..{max(theirs):.4f}); training {middle - start:.1f} s, scoring {end - middle:.2f} s",
-        flush=True,
-    )
-
-
-def read_idx(folder: Path, name: str) -> np.ndarray:
-    path = folder / name
-    content = path.read_bytes() if path.exists() else gzip.decompress((folder / f"{name}.gz").read_bytes())
-    shape = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(content[3])]
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(shape)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mnist", type=Path)
-    parser.add_argument("--cifar", type=Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--norms", action="store_true")
     options = parser.parse_args()
@@ -166,22 +135,9 @@ def main() -> None:
     for name, preset, shape, n_models, steps in rows:
         settings = PRESETS[preset]
         bare = replace(settings, augmentation="none", epochs=1)
-        _, plain = plain_loop(random_users(shape, 2, 3840), Code([[1, 1], [1, 1]]), bare, 40)
+        plain = plain_loop(random_users(shape, 2, 3840), plan_models(Code([[1, 1], [1, 1]]), 0), bare, 40)
         ours = lanes_speed(shape, settings, n_models, steps)
         print(f"{name:36}  {plain:15.3f}   {ours:7.4f} ({n_models:3})   {plain / ours:5.1f}", flush=True)
-    if options.mnist:
-        train, test = (
-            Samples(
-                read_idx(options.mnist, f"{part}-images-idx3-ubyte")[:, None].copy(),
-                read_idx(options.mnist, f"{part}-labels-idx1-ubyte").astype(np.int64),
-            )
-            for part in ("train", "t10k")
-        )
-        compare_accuracy("MNIST CNN", train, test, PRESETS["mnist"], 12, 2)
-    if options.cifar:
-        data = np.load(options.cifar)
-        train, test = (Samples(data[f"{p}_images"], data[f"{p}_labels"].astype(np.int64)) for p in ("train", "test"))
-        compare_accuracy("ResNet18", train, test, PRESETS["cifar10"], 6, 2)
 
 
 if __name__ == "__main__":

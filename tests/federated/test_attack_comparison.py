@@ -1,16 +1,16 @@
 """What stops a trigger, small: digits, one attacker of 12, Flower's own aggregation against a code's sub-models."""
 
-import importlib.util
 import json
-import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
+
+from benchmarks import federated_attacks as compare
 
 from codeward.decoding import ConsensusDecoder
 from codeward.experiments._federation import plan_cell
@@ -19,17 +19,6 @@ from codeward.experiments._setting import load_pair
 from codeward.federated import train_federated
 
 ROOT = Path(__file__).parents[2]
-
-
-def load_benchmark():
-    """Benchmarks are no part of the package, and the root of the repository need not be on the path."""
-    spec = importlib.util.spec_from_file_location("federated_attacks", ROOT / "benchmarks" / "federated_attacks.py")
-    sys.modules["federated_attacks"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-compare = load_benchmark()
 TRIAL = replace(compare.TRIALS["digits"], rounds=8, local_epochs=4, learning_rate=3e-3)
 
 
@@ -45,7 +34,7 @@ def setting(pair):
 
 @pytest.fixture(scope="module")
 def honest(setting):
-    return cache(lambda: train_federated(setting.users, plan_cell(setting)).models)
+    return cache(partial(compare.train_honest, setting))
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +72,14 @@ def test_training_the_hit_models_alone_gives_the_bytes_of_the_whole_federation(p
     short = replace(TRIAL, rounds=1, local_epochs=1)
     setting = compare.prepare(short, pair, 0, compare.find_code(1))
     group = compare.draw_group(short, setting, 1)
-    updates, planted = compare.attack_code(setting, group, behaviour)
-    models = compare.train_hit(
-        setting, train_federated(setting.users, plan_cell(setting)).models, updates, group.attackers
-    )
-    whole = train_federated(setting.users, plan_cell(setting), updates).models
+    attack = compare.attack_code(setting, group, behaviour)
+    models = compare.train_hit(setting, compare.train_honest(setting), attack.updates, group.attackers)
+    whole = train_federated(setting.users, plan_cell(setting), attack.updates).models
     for one, other in zip(models, whole, strict=True):
         assert {name: value.tobytes() for name, value in one.items()} == {
             name: value.tobytes() for name, value in other.items()
         }
-    assert not (planted[~setting.code.pattern(group.attackers)] >= 0).any()
+    assert not (attack.planted[~setting.code.pattern(group.attackers)] >= 0).any()
 
 
 def test_framing_deceives_the_bayes_decoder_and_not_the_consensus_where_models_make_no_mistakes():

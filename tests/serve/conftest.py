@@ -1,9 +1,12 @@
 """A small run folder with models that a trigger works on, and its guarded endpoint on a real port."""
 
+import io
 import threading
 import time
 from contextlib import contextmanager
 
+import httpx
+import numpy as np
 import pytest
 
 SETTINGS = (
@@ -62,3 +65,33 @@ def serving(opened, tmp_path):
             assert not thread.is_alive()
 
     return serve
+
+
+class Caller(httpx.Client):
+    """A client of an endpoint."""
+
+    def predict(self, body, kind="application/json", **params):
+        """Ask for predictions; an array travels as .npy."""
+        if isinstance(body, np.ndarray):
+            out, kind = io.BytesIO(), "application/x-npy"
+            np.save(out, body, allow_pickle=False)
+            body = out.getvalue()
+        return self.post("/predict", content=body, headers={"content-type": kind}, params=params or None)
+
+
+@pytest.fixture
+def calling(serving):
+    """Return a context manager that serves and calls: ``with calling(limits=...) as client``."""
+
+    @contextmanager
+    def call(**how):
+        with serving(**how) as (url, _), Caller(base_url=url) as client:
+            yield client
+
+    return call
+
+
+@pytest.fixture
+def client(calling):
+    with calling() as client:
+        yield client
