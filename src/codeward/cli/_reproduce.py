@@ -16,6 +16,7 @@ def reproduce(
     repeats: int = typer.Option(None, min=1, help="Repeats; by default the paper's 5 (figure5) and 10 (table1)."),
     codes: list[str] = typer.Option([], "--code", help="Only this code; may be given several times."),
     splits: list[str] = typer.Option([], "--split", help="Only this setting (iid, alpha10, alpha1, alpha0.1)."),
+    attackers: list[int] = typer.Option([], "--attackers", min=0, help="Only cells with this many; several times."),
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
@@ -44,7 +45,7 @@ def reproduce(
 
     if votes_only and count_only:
         raise InputError("--votes-only and --count-only exclude each other")
-    runs = plan_study(study, dataset, repeats, codes, splits, smoke)
+    runs = plan_study(study, dataset, repeats, codes, splits, smoke, attackers=attackers)
     folder = output or Path("runs/smoke" if smoke else "results")
     shown = not quiet and not as_json
     try:

@@ -41,9 +41,18 @@ class RunFolder:
             raise InputError(f"{self.path}: holds a code but no config.yaml, so it is no run; choose another folder")
         code = Code.load(self.path / "code.json") if (self.path / "code.json").exists() else find_code(config)
         # Nothing is written before the code is found, so that a mistake leaves no folder; the code comes last, so that
-        # a folder with a code always says whose it is. A run that has grown says so.
-        if known != config:
-            write_text_atomic(kept, config.to_yaml())
+        # a folder with a code always says whose it is. A run that has grown says so, and one that is asked for fewer of
+        # its cells this time keeps the others.
+        whole = config if known is None else _join(known, config)
+        if known != whole:
+            write_text_atomic(kept, whole.to_yaml())
         if not (self.path / "code.json").exists():
             code.save(self.path / "code.json")
         return code
+
+
+def _join(known: RunConfig, config: RunConfig) -> RunConfig:
+    """Return the run with the cells of both."""
+    attackers = tuple(sorted({*known.attack.attackers, *config.attack.attackers}))
+    attack = config.attack.model_copy(update={"attackers": attackers})
+    return config.model_copy(update={"attack": attack, "repeats": max(known.repeats, config.repeats)})

@@ -53,6 +53,7 @@ def plan_study(
     splits: Sequence[str] = (),
     smoke: bool = False,
     seed: int = 0,
+    attackers: Sequence[int] = (),
 ) -> dict[str, RunConfig]:
     """Return the runs of a study by the folder each has in the grid, ``<data set>-<setting>/<code>``.
 
@@ -70,6 +71,8 @@ def plan_study(
     smoke : bool
         The same pipeline on digits, small.
     seed : int
+    attackers : sequence of int
+        Keep only the cells with these numbers of attackers; 0 to 3 by default.
     """
     if study not in get_args(Study):
         raise InputError(f"study: expected one of {', '.join(get_args(Study))}, got {study!r}")
@@ -84,7 +87,13 @@ def plan_study(
     if smoke:
         common |= _SMOKE
         runs = {path: run for path, run in runs.items() if _is_smoke(path)}
-    return {f"{common['dataset']}-{path}": RunConfig.model_validate({**common, **run}) for path, run in runs.items()}
+    cells = {"attackers": tuple(attackers)} if attackers else {}
+    return {
+        f"{common['dataset']}-{path}": RunConfig.model_validate(
+            {**common, **run, "attack": {**run.get("attack", {}), **cells}}
+        )
+        for path, run in runs.items()
+    }
 
 
 def _is_smoke(path: str) -> bool:

@@ -36,6 +36,10 @@ class Reporter:
         self.start = time.monotonic()
         self.lock = threading.Lock()
 
+    def begin(self) -> None:
+        """Start the clock of the rate: compiling is over."""
+        self.start = time.monotonic()
+
     def advance(self, epochs: int = 0, images: int = 0, models: int = 0) -> None:
         """Add to the counts."""
         with self.lock:

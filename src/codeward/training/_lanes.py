@@ -39,6 +39,7 @@ def train_lanes(jobs: Sequence[Job], shop: Workshop) -> None:
     ordered = sorted(jobs, key=lambda job: (job.task, -steps[job.key]))
     with _fixed_arithmetic(shop.precision):
         lanes = _open_lanes(max(jobs, key=lambda job: steps[job.key]), len(jobs), shop)
+        shop.reporter.begin()
         with ThreadPoolExecutor(1, "prepare") as preparing, ThreadPoolExecutor(1, "save") as saving:
             _drive(lanes, ordered, shop, preparing, saving)
 
