@@ -118,8 +118,8 @@ def test_studies_hold_every_part_once_and_agree_with_the_records(grid, tmp_path)
         if cell.n_attackers:
             assert study["tracking"]["pooled-5"]["of_attackers"] == 2
             assert 0 <= study["detection"]["bayes"]["auc"] <= 1
-            # Made to name somebody, the decoder always names one to three users.
-            named = study["tracking"]["bayes-named"]
+            # The best explanation by an attack names one to three users.
+            named = study["tracking"]["bayes-joint"]
             assert 1 <= named["true_positives"] + named["false_positives"] <= 3
 
 

@@ -5,6 +5,7 @@ from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._consensus import ConsensusDecoder
 from codeward.decoding._decoded import NO_VERDICT, Decoded, Decoder
 from codeward.decoding._detection import RocCurve, alarm_threshold, roc_curve
+from codeward.decoding._explanation import name_attackers
 from codeward.decoding._models import ConfusionModel, VoteModel, count_confusion, estimate_confusion, smooth_confusion
 from codeward.decoding._plurality import PluralityDecoder
 from codeward.decoding._scorefiles import load_scores, save_scores
@@ -30,6 +31,7 @@ __all__ = [
     "estimate_confusion",
     "load_scores",
     "load_votes",
+    "name_attackers",
     "pool_evidence",
     "roc_curve",
     "save_scores",
