@@ -10,6 +10,7 @@ from codeward.experiments import (
     ask_grid,
     count_grid,
     list_cells,
+    load_config,
     load_records,
     plan_study,
     run_experiment,
@@ -92,6 +93,15 @@ def test_more_repeats_and_attackers_go_into_the_same_folder(grid, tmp_path):
     assert sum(cell.is_asked for cell in list_cells(grown, copy)) == 6
 
 
+def test_a_run_that_is_asked_for_fewer_cells_keeps_the_others_in_its_config(tmp_path):
+    place = RunFolder(tmp_path / "b")
+    for attackers, repeats in (((0, 2), 3), ((1,), 1)):
+        plan = plan_study("figure5", "mnist", repeats, ("b",), ("iid",), attackers=attackers)
+        place.open(plan["mnist-iid/b"])
+    kept = load_config(tmp_path / "b" / "config.yaml")
+    assert (kept.attack.attackers, kept.repeats) == ((0, 1, 2), 3)
+
+
 def test_votes_of_another_code_are_refused(grid, tmp_path):
     folder, plan, _ = grid
     copy = tmp_path / "copy"
@@ -153,6 +163,9 @@ def test_the_papers_grids_are_complete():
     assert {"mnist-iid/g", "mnist-iid/h16"} <= set(table)
     for plan in (figure, table):
         assert {config.attack.attackers for config in plan.values()} == {(0, 1, 2, 3)}
+    few = plan_study("past", "mnist", attackers=(3, 1, 3))
+    assert {config.attack.attackers for config in few.values()} == {(3, 1)}
+    assert few["mnist-iid-split/c"].attack.kind == "split"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +174,8 @@ def test_the_papers_grids_are_complete():
         ("figure6", {}, "figure5, table1, past"),
         ("figure5", {"codes": ("g",)}, "--code g: figure5 has a, b"),
         ("table1", {"splits": ("alpha1",)}, "--split alpha1: table1 has iid"),
+        ("table1", {"attackers": (17,)}, "--attackers 17: iid/g has room for 0 to 16"),
+        ("past", {"attackers": (7,)}, "--attackers 7: iid-two-groups/c has room for 0 to 6"),
     ],
 )
 def test_what_a_study_does_not_have_is_refused_by_name(study, options, words):

@@ -87,7 +87,12 @@ def plan_study(
     if smoke:
         common |= _SMOKE
         runs = {path: run for path, run in runs.items() if _is_smoke(path)}
-    cells = {"attackers": tuple(attackers)} if attackers else {}
+    for path, run in runs.items():
+        most = run["users"] // run.get("attack", {}).get("groups", 1)
+        for size in attackers:
+            if not 0 <= size <= most:
+                raise InputError(f"--attackers {size}: {path} has room for 0 to {most}")
+    cells = {"attackers": tuple(dict.fromkeys(attackers))} if attackers else {}
     return {
         f"{common['dataset']}-{path}": RunConfig.model_validate(
             {**common, **run, "attack": {**run.get("attack", {}), **cells}}
