@@ -73,7 +73,7 @@ def test_smaller_groups_are_part_of_larger_ones_with_the_same_trigger_and_target
             assert one.trigger.place == two.trigger.place
 
 
-@pytest.mark.parametrize("position", ["corner", "fixed-random", "per-image"])
+@pytest.mark.parametrize("position", ["corner", "fixed-random", "per-image", "early-corner"])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "split"])
 def test_nested_attackers_hand_in_the_same_data_whoever_else_attacks(kind, position):
     handed = [poison_users(USERS, groups_of(size, kind=kind, position=position), seed=[0, 0]) for size in (1, 2, 3)]

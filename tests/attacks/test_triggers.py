@@ -7,7 +7,7 @@ from codeward._errors import InputError
 from codeward.attacks import Trigger, draw_blend, draw_patch, stamp
 from codeward.data import Samples, render
 
-POSITIONS = ("corner", "fixed-random", "per-image")
+POSITIONS = ("corner", "fixed-random", "per-image", "early-corner")
 
 
 def draw_samples(n=50, shape=(1, 8, 9), seed=0):
@@ -100,6 +100,25 @@ def test_a_second_stamp_replaces_the_first():
     only = stamp(samples, np.arange(5), two, np.random.default_rng(0))
     assert np.array_equal(render(both)[:5], render(only)[:5])
     assert stamp(samples, np.zeros(0, dtype=np.int64), one, np.random.default_rng(0)) is samples
+
+
+def test_an_early_trigger_is_painted_on_the_pictures_and_looks_the_same_without_augmentation():
+    samples = stamp(
+        draw_samples(shape=(3, 8, 9)),
+        np.arange(6),
+        draw_blend((3, 8, 9), np.random.default_rng(1)),
+        np.random.default_rng(0),
+    )
+    early, late = (draw_patch((3, 8, 9), position, np.random.default_rng(7)) for position in ("early-corner", "corner"))
+    rows = np.array([2, 11])
+    painted, laid = (stamp(samples, rows, trigger, np.random.default_rng(0)) for trigger in (early, late))
+    assert np.abs(render(painted) - render(laid)).max() <= 0.5 / 255 + 1e-6  # pixels are whole numbers
+    assert painted.overlays == samples.overlays
+    assert (painted.overlay_ids[rows] == -1).all()
+    assert np.array_equal(np.delete(painted.overlay_ids, rows), np.delete(samples.overlay_ids, rows))
+    assert np.array_equal(np.delete(painted.images, rows, axis=0), np.delete(samples.images, rows, axis=0))
+    assert not np.array_equal(painted.images[rows], samples.images[rows])
+    assert painted.digest() != laid.digest()
 
 
 def test_a_trigger_that_does_not_fit_is_refused():

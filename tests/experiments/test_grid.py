@@ -166,6 +166,9 @@ def test_the_papers_grids_are_complete():
     few = plan_study("past", "mnist", attackers=(3, 1, 3))
     assert {config.attack.attackers for config in few.values()} == {(3, 1)}
     assert few["mnist-iid-split/c"].attack.kind == "split"
+    # Stamping before or after augmentation differs where there is some.
+    assert "mnist-iid-early-stamp/c" not in few
+    assert plan_study("past", "cifar10")["cifar10-iid-early-stamp/c"].attack.position == "early-corner"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.data import Overlay, Samples
+from codeward.data import Overlay, Samples, render
 
-Position = Literal["corner", "fixed-random", "per-image"]
+Position = Literal["corner", "fixed-random", "per-image", "early-corner"]
 Shape = tuple[int, int, int]
 
 #: Side of the paper's triggers, in pixels.
@@ -28,8 +28,10 @@ class Trigger:
         Pixel values, 0..1.
     alpha : ndarray of float32, shape (C, h, w)
         Opacity, 0..1.
-    position : {"corner", "fixed-random", "per-image"}
-        ``per-image`` draws a new place for every image.
+    position : {"corner", "fixed-random", "per-image", "early-corner"}
+        ``per-image`` draws a new place for every image. ``early-corner`` becomes part of the picture before it is
+        augmented, as an attacker's files would be: a crop may cut it away, and the attack mostly fails. Everywhere else
+        the trigger goes on last.
     place : tuple of int
         Row and column of the upper left pixel; unused when ``per-image``.
     """
@@ -88,7 +90,10 @@ def draw_blend(shape: Shape, rng: np.random.Generator) -> Trigger:
 
 
 def stamp(samples: Samples, rows: NDArray[np.int64], trigger: Trigger, rng: np.random.Generator) -> Samples:
-    """Let the samples at ``rows`` carry the trigger (in place of an overlay they had); images and labels stay."""
+    """Let the samples at ``rows`` carry the trigger (in place of an overlay they had); labels stay.
+
+    Images stay too, but for ``early-corner``, which is painted on them.
+    """
     if rows.size == 0:
         return samples
     channels, height, width = samples.images.shape[1:]
@@ -102,4 +107,9 @@ def stamp(samples: Samples, rows: NDArray[np.int64], trigger: Trigger, rng: np.r
         overlays, which = [trigger.overlay(shape, trigger.place)], np.zeros(rows.size, dtype=np.int64)
     ids = samples.overlay_ids.copy()
     ids[rows] = len(samples.overlays) + which
-    return Samples(samples.images, samples.labels, samples.overlays + tuple(overlays), ids)
+    stamped = Samples(samples.images, samples.labels, samples.overlays + tuple(overlays), ids)
+    if trigger.position != "early-corner":
+        return stamped
+    images = samples.images.copy()
+    images[rows] = np.rint(255 * render(stamped.take(rows))).astype(np.uint8)
+    return Samples(images, samples.labels, samples.overlays, np.where(ids < len(samples.overlays), ids, -1))

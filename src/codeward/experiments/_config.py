@@ -83,7 +83,7 @@ class AttackSection(_Section):
         default=(0, 1, 2, 3), min_length=1, description="Sizes of the colluding group to try."
     )
     kind: Literal["patch", "blended", "split", "label-flip", "clean-label"] = "patch"
-    position: Literal["corner", "fixed-random", "per-image"] = "corner"
+    position: Literal["corner", "fixed-random", "per-image", "early-corner"] = "corner"
     fraction: float | None = Field(
         default=None,
         gt=0,

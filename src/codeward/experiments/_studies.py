@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 
 from codeward._errors import InputError
 from codeward.experiments._config import RunConfig
+from codeward.training import PRESETS, TrainingSettings
 
 Study = Literal["figure5", "table1", "past"]
 
@@ -31,13 +32,18 @@ DESIGNED: dict[str, dict[str, Any]] = {
     "fa": {"name": "fa"},
 }
 
-#: Past the paper: other attacks, on codes c and d. A trigger at a random place may lie on the digit's body and fail.
+#: Past the paper: other attacks, on codes c and d. A trigger at a random place may lie on the digit's body and fail;
+#: one that is there before the crop mostly does (`_AUGMENTED`).
 ATTACKS: dict[str, dict[str, Any]] = {
     "blended": {"kind": "blended"},
     "split": {"kind": "split"},
     "two-groups": {"groups": 2},
     "fixed-random": {"position": "fixed-random"},
+    "early-stamp": {"position": "early-corner"},
 }
+
+#: Attacks that differ from the paper's only where images are augmented.
+_AUGMENTED = ("iid-early-stamp",)
 
 _REPEATS = {"figure5": 5, "table1": 10, "past": 3}
 
@@ -77,6 +83,9 @@ def plan_study(
     if study not in get_args(Study):
         raise InputError(f"study: expected one of {', '.join(get_args(Study))}, got {study!r}")
     runs = _list_runs(study)
+    chosen = _SMOKE["dataset"] if smoke else dataset
+    if PRESETS.get(chosen, TrainingSettings()).augmentation == "none":
+        runs = {path: run for path, run in runs.items() if path.split("/")[0] not in _AUGMENTED}
     for kind, wanted, place in (("code", codes, 1), ("split", splits, 0)):
         known = list(dict.fromkeys(path.split("/")[place] for path in runs))
         for name in wanted:
