@@ -1,9 +1,9 @@
 """Training speed on a GPU: plain PyTorch loop against codeward's lanes, in one run, on random images.
 
-    python benchmarks/train_gpu.py [--quick] [--norms]
+    python benchmarks/train_gpu.py [--quick] [--norms] [--lanes N ...]
 
-Prints one table. With ``--norms`` it times ResNet18 with the compiler's batch norm and with the fused one instead, for
-several numbers of lanes. For accuracy see accuracy_gpu.py.
+Prints one table. ``--lanes`` times ResNet18 with these numbers of models side by side instead, ``--norms`` with the
+compiler's batch norm beside the fused one. For accuracy see accuracy_gpu.py.
 """
 
 import argparse
@@ -101,20 +101,19 @@ def lanes_speed(shape: tuple[int, int, int], settings: TrainingSettings, n_model
     return times["drive"] / (n_models * settings.epochs * 60) * 1e3
 
 
-def compare_norms() -> None:
-    """Print ms a model-step of ResNet18 for both batch norms and 2 to 4 lanes, in turns."""
+def compare_lanes(numbers: Sequence[int], norms: bool) -> None:
+    """Print ms a model-step of ResNet18 for some numbers of lanes, with both batch norms in turns if wanted."""
     fuse, lanes = lane_module.fuse_norms, lanes_module.LANES_LARGE
-    print("ResNet18, ms per model-step     compiler's batch norm   fused   ratio")
+    kinds = {"compiler's": lambda network: network, "fused": fuse} if norms else {"fused": fuse}
+    print("ResNet18, ms per model-step; batch norm: " + ", ".join(kinds))
     try:
-        for lanes_module.LANES_LARGE in (2, 3, 4):
+        for lanes_module.LANES_LARGE in numbers:
             times = []
-            for lane_module.fuse_norms in (lambda network: network, fuse):
+            for lane_module.fuse_norms in kinds.values():
                 torch.compiler.reset()
-                times.append(lanes_speed((3, 32, 32), PRESETS["cifar10"], 12, 180))
-            print(
-                f"{lanes_module.LANES_LARGE} lanes {times[0]:45.3f} {times[1]:7.3f} {times[0] / times[1]:7.3f}",
-                flush=True,
-            )
+                # Models enough that no lane stands idle at the end.
+                times.append(lanes_speed((3, 32, 32), PRESETS["cifar10"], 3 * lanes_module.LANES_LARGE, 180))
+            print(f"{lanes_module.LANES_LARGE} lanes " + " ".join(f"{time:8.4f}" for time in times), flush=True)
     finally:
         lane_module.fuse_norms, lanes_module.LANES_LARGE = fuse, lanes
 
@@ -123,11 +122,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--norms", action="store_true")
+    parser.add_argument("--lanes", type=int, nargs="+", default=[])
     options = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
-    if options.norms:
-        compare_norms()
+    if options.norms or options.lanes:
+        compare_lanes(options.lanes or (2, 3, 4), options.norms)
         return
     print("ms per model-step, batch 128          plain fp32 loop   lanes (models)   ratio")
     few = 0.2 if options.quick else 1
