@@ -9,6 +9,7 @@ from codeward.experiments import (
     RunFolder,
     ask_grid,
     count_grid,
+    draw_grid,
     list_cells,
     load_config,
     load_records,
@@ -184,3 +185,16 @@ def test_the_papers_grids_are_complete():
 def test_what_a_study_does_not_have_is_refused_by_name(study, options, words):
     with pytest.raises(InputError, match=words):
         plan_study(study, **options)
+
+
+def test_class_shares_are_drawn_once_for_each_way_of_dealing(grid, tmp_path):
+    folder, plan, _ = grid
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store"))
+    assert draw_grid(plan, copy) == [copy / "digits-iid/b/plots/users.svg"]
+    assert draw_grid(plan, copy) == []
+    assert draw_grid(plan, tmp_path / "empty") == []
+    (copy / "digits-iid/b/plots/users.svg").unlink()
+    elsewhere = {path: config.model_copy(update={"dataset": "mnist"}) for path, config in plan.items()}
+    with pytest.raises(InputError, match="mnist"):
+        draw_grid(elsewhere, copy, tmp_path)

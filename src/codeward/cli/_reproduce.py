@@ -2,11 +2,16 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from codeward.cli._cluster import open_cluster
+
+if TYPE_CHECKING:
+    from codeward.experiments import RunConfig
 
 
 def reproduce(
@@ -55,6 +60,8 @@ def reproduce(
         records = [] if votes_only else [record for _, record in count_grid(runs, folder, shown)]
         if studies and not votes_only:
             study_grid(runs, folder, shown, smoke)
+        if not votes_only:
+            _draw(runs, folder, data_dir)
     except KeyboardInterrupt:
         print(f"codeward: interrupted; the same command goes on from what is in {folder}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -66,3 +73,16 @@ def reproduce(
     typer.echo(f"{study}: {asked} of {len(cells)} cells asked, {len(records)} recorded, in {folder}")
     if not votes_only:
         typer.echo(f"next: codeward report {folder}")
+
+
+def _draw(runs: "Mapping[str, RunConfig]", folder: Path, data_dir: Path | None) -> None:
+    """Draw what is dealt to whom; where the data or matplotlib are not, say so and go on."""
+    from codeward._errors import InputError
+    from codeward.experiments import draw_grid
+
+    try:
+        draw_grid(runs, folder, data_dir)
+    except ImportError:
+        print("codeward: no plots, matplotlib is missing (pip install 'codeward[plot]')", file=sys.stderr)
+    except InputError as error:
+        print(f"codeward: users' class shares not drawn: {error}", file=sys.stderr)

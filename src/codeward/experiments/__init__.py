@@ -2,7 +2,7 @@
 
 from codeward.experiments._config import FRACTIONS, RunConfig, load_config
 from codeward.experiments._folder import RunFolder
-from codeward.experiments._grid import GridCell, ask_grid, count_grid, list_cells, study_grid
+from codeward.experiments._grid import GridCell, ask_grid, count_grid, draw_grid, list_cells, study_grid
 from codeward.experiments._records import load_record, load_records, rate
 from codeward.experiments._revocation import Outlook, Revocation, foresee_revocation, load_revocation
 from codeward.experiments._runner import run_experiment
@@ -22,6 +22,7 @@ __all__ = [
     "ask_grid",
     "count_grid",
     "deal_data",
+    "draw_grid",
     "foresee_revocation",
     "list_cells",
     "load_config",

@@ -12,14 +12,14 @@ from codeward._errors import InputError
 from codeward._progress import show_progress
 from codeward.attacks import poison_users
 from codeward.codes import Code
-from codeward.data import DatasetPair, Samples, load_dataset
+from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
 from codeward.experiments._cells import ask_cell, draw_attack
 from codeward.experiments._config import RunConfig
 from codeward.experiments._findings import choose_parts, study_cell
 from codeward.experiments._folder import RunFolder
 from codeward.experiments._records import load_record
 from codeward.experiments._runner import model_seed, record_cell
-from codeward.experiments._setting import Draw, Setting, choose_training, prepare_setting
+from codeward.experiments._setting import Draw, Setting, choose_training, deal_data, prepare_setting
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 
 
@@ -133,6 +133,30 @@ def study_grid(
             parts = choose_parts(cell.path, cell.repeat, cell.n_attackers, smoke)
             study_cell(cell.place, cell.repeat, cell.n_attackers, code, parts)
             bar.advance(note=f"cells, {cell.path}")
+
+
+def draw_grid(
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None
+) -> list[Path]:
+    """Draw which user holds how much of which class, once for each way of dealing data; needs the data, trains nothing.
+
+    The picture (``plots/users.svg``, first repeat) goes to the first run with votes that is dealt so; where one of them
+    has a picture, none is drawn. Needs matplotlib.
+    """
+    dealt: dict[str, list[GridCell]] = {}
+    for cell in list_cells(runs, folder):
+        if cell.repeat == 0 and (cell.is_recorded or cell.is_asked):
+            dealt.setdefault(f"{cell.config.dataset} {cell.config.split}", []).append(cell)
+    drawn = []
+    for cells in dealt.values():
+        files = [cell.place.path / "plots" / "users.svg" for cell in cells]
+        if any(file.exists() for file in files):
+            continue
+        config = cells[0].config
+        pair = load_dataset(config.dataset, data_dir)
+        plot_class_shares(pair.train.labels, deal_data(config, 0, pair), files[0], n_classes=pair.n_classes)
+        drawn.append(files[0])
+    return drawn
 
 
 def _repeats(cells: Sequence[GridCell]) -> list[int]:
