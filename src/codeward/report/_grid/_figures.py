@@ -73,7 +73,7 @@ def draw_figure5(grid: Grid) -> str:
                 points = make_points(here[code], decoder, f"{code}, {_DECODERS[decoder]}", grid.sizes)
                 lines.append(Line(label, style.kind, style.dashed, style.marker, points))
         remark = count_repeats([len(run.repeats) for run in here.values()])
-        panel = _write_panel(lines, setting.name, remark + ", no spread" * (remark == "1 repeat"), grid.sizes)
+        panel = _write_panel(lines, setting.name, remark, grid.sizes)
         rows[setting.dataset] = rows.get(setting.dataset, "") + panel
     present = {run.code_name for run in runs}
     legend = [(FIGURE5_STYLES[name], FIGURE5_STYLES[name].words) for code, _, name in FIGURE5 if code in present]

@@ -78,8 +78,8 @@ def write_figure5(grid: Grid, tables: Sequence[Table]) -> str:
         return write_part("figure5", _join(tables))
     words = (
         '<p class="lead">Right labels against the number of attackers: on clean inputs at 0, on all triggered inputs '
-        "after. Points are means over repeats, bars one standard deviation. Dashed: plurality vote. Solid: the paper's "
-        "decoder. A vote falls to the share of inputs whose label is the target anyway. See "
+        "after. Points are means over repeats, bars one standard deviation (none with one repeat). Dashed: plurality "
+        "vote. Solid: the paper's decoder. A vote falls to the share of inputs whose label is the target anyway. See "
         '<a href="#attack">whether the attack works</a> and <a href="#codes">the codes</a>.</p>'
     )
     return write_part("figure5", words + panels + _join(tables))
