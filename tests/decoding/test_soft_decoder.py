@@ -63,6 +63,17 @@ def test_clean_inputs_are_answered_as_well_as_by_the_plain_vote_with_few_alarms(
     assert (found.attack_probability > 0.5).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 2500)
 
 
+def test_the_number_of_cores_changes_no_bit(fitted, fresh, monkeypatch):
+    scores = plant(fresh[0][:150], (0, 5), 2)
+    found = []
+    for cores in (1, 7):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
+        found.append(fitted.decode(scores))
+    assert np.array_equal(found[0].attack_probability, found[1].attack_probability)
+    assert np.array_equal(found[0].label_probability, found[1].label_probability)
+    assert found[0].suspects == found[1].suspects
+
+
 # The clean accuracy it keeps costs up to 3 points where three attackers hit 12 of the 15 models.
 @pytest.mark.parametrize("attackers", [(0,), (0, 1), (0, 1, 5)])
 @pytest.mark.parametrize(("factor", "success"), [(1, 1), (2, 1), (5, 1), (1, 0.9), (1, 0.7)])

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward.decoding._threads import share_rows
 from codeward.decoding.soft._boosting import Trees, grow_trees
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._evidence import Evidence
@@ -176,23 +177,27 @@ def sum_explanations(
     by_label = np.empty((n_inputs, n_classes))
     table = np.empty((n_inputs, explanations.rows.size, n_classes))
     alarm, naming = judges.alarm, judges.naming
-    sum_frames(
-        evidence.log_posteriors,
-        evidence.votes,
-        explanations.patterns,
-        explanations.log_weights,
-        every_target,
-        alarm.features,
-        alarm.thresholds,
-        alarm.values,
-        alarm.base,
-        naming.features,
-        naming.thresholds,
-        naming.values,
-        naming.base,
-        judges.discounts,
-        by_label,
-        table,
-    )
+
+    def work(rows: slice) -> None:
+        sum_frames(
+            evidence.log_posteriors[rows],
+            evidence.votes[rows],
+            explanations.patterns,
+            explanations.log_weights,
+            every_target,
+            alarm.features,
+            alarm.thresholds,
+            alarm.values,
+            alarm.base,
+            naming.features,
+            naming.thresholds,
+            naming.values,
+            naming.base,
+            judges.discounts,
+            by_label[rows],
+            table[rows],
+        )
+
+    share_rows(n_inputs, work)
     clean = log_softmax(judges.discounts[n_models] * evidence.log_posteriors.sum(axis=1))
     return Sums(by_label, clean, table)
