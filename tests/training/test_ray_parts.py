@@ -18,7 +18,6 @@ from codeward.training._jobs import Job
 from codeward.training._ray._chunks import GPU_CHUNK, cut_chunks
 from codeward.training._ray._estimate import START, announce
 from codeward.training._ray._task import Recipe, list_versions, pack_samples, train_chunk, unpack_samples
-from codeward.training._stacked import WIDTH
 
 RECIPE = Recipe(replace(PRESETS["digits"], epochs=1), "float32", (1, 8, 8), "cpu", "stacked")
 
@@ -36,30 +35,27 @@ def make_jobs(*users, task=0):
     return [Job(ModelPlan(users, 0, number), f"{task}-{number}", task) for number, users in enumerate(users)]
 
 
-@pytest.mark.parametrize(("engine", "n_gpus"), [("stacked", 0), ("loop", 0), ("lanes", 1), ("lanes", 3), ("loop", 2)])
+@pytest.mark.parametrize("n_gpus", [0, 1, 2, 3])
 @pytest.mark.parametrize("n_jobs", [1, 2, 9, 40])
-def test_every_job_is_in_exactly_one_chunk(engine, n_gpus, n_jobs):
+def test_every_job_is_in_exactly_one_chunk(n_gpus, n_jobs):
     rng = np.random.default_rng(n_jobs)
     sizes = [40, 130, 300, 20]
     jobs = make_jobs(*(tuple(np.flatnonzero(rng.random(4) < 0.6).tolist()) or (0,) for _ in range(n_jobs)))
-    chunks = cut_chunks(jobs, sizes, RECIPE.settings, engine, n_gpus)
+    chunks = cut_chunks(jobs, sizes, RECIPE.settings, n_gpus)
     assert sorted(job.key for chunk in chunks for job in chunk) == sorted(job.key for job in jobs)
     assert all(chunks)
 
 
-def test_chunks_are_full_stacks_single_models_or_a_share_of_each_gpu():
+def test_chunks_are_single_models_or_a_share_of_each_gpu():
     settings, sizes = RECIPE.settings, [40, 40, 300]
     jobs = make_jobs(*[(0, 1)] * 11, *[(0, 2)] * 9)
-    stacks = cut_chunks(jobs, sizes, settings, "stacked", 0)
-    # Batches of 40 are 48 wide and those of 300 samples 112: they never share a stack.
-    assert sorted(map(len, stacks)) == [1, 3, WIDTH, WIDTH]
-    assert all(len({job.plan.users for job in stack}) == 1 for stack in stacks)
-    assert stacks[0][0].plan.users == (0, 2), "the longest first"
-    assert set(map(len, cut_chunks(jobs, sizes, settings, "loop", 0))) == {1}
-    assert [len(chunk) for chunk in cut_chunks(jobs, sizes, settings, "lanes", 4)] == [5] * 4
-    assert max(len(chunk) for chunk in cut_chunks(jobs * 5, sizes, settings, "lanes", 1)) <= GPU_CHUNK
+    alone = cut_chunks(jobs, sizes, settings, 0)
+    assert set(map(len, alone)) == {1}
+    assert alone[0][0].plan.users == (0, 2), "the longest first"
+    assert [len(chunk) for chunk in cut_chunks(jobs, sizes, settings, 4)] == [5] * 4
+    assert max(len(chunk) for chunk in cut_chunks(jobs * 5, sizes, settings, 1)) <= GPU_CHUNK
     later = make_jobs(*[(0, 2)] * 3, task=1)
-    ordered = [job.task for chunk in cut_chunks([*later, *jobs], sizes, settings, "loop", 0) for job in chunk]
+    ordered = [job.task for chunk in cut_chunks([*later, *jobs], sizes, settings, 0) for job in chunk]
     assert ordered == sorted(ordered), "an earlier task is done first"
 
 

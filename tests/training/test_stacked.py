@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.training import ARCHITECTURES, PRESETS, build_network, train_ensemble
-from codeward.training._layers import Drop
-from codeward.training._stacked import WIDTH, is_stackable
+from codeward.training import ARCHITECTURES, PRESETS, _stacked, build_network, train_ensemble
+from codeward.training._stacked import is_stackable
 
 SHAPE = (1, 12, 12)
 CODE = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
@@ -66,17 +66,37 @@ def test_in_every_architecture_a_model_without_a_user_is_bit_identical_whatever_
         assert any(not torch.equal(after.weights(model)[name], value) for name, value in before.weights(model).items())
 
 
-def test_stacked_dropout_takes_each_mask_from_its_models_own_generator_and_uses_it_both_ways():
-    def masks(seeds):
-        drop = Drop(0.25, [torch.Generator().manual_seed(seed) for seed in seeds])
-        ones = torch.ones(WIDTH, 6, 10, 10, 16)
-        first, back, second = drop.forward(ones), drop.backward(ones, True), drop.forward(ones)
-        assert torch.equal(first, back)
-        assert not torch.equal(first, second)
-        return torch.stack([first, second])
+def test_networks_that_the_compiled_layers_would_get_wrong_are_not_stackable():
+    relu = nn.ReLU()
+    frozen = nn.Linear(4, 2)
+    frozen.weight.requires_grad_(False)
+    for layers in (
+        [nn.Flatten(), nn.Linear(4, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2)],  # a layer that stands twice
+        [nn.Linear(2, 2), nn.Flatten(), nn.Linear(4, 2)],  # a dense layer along the width
+        [nn.Flatten(), frozen],
+        [nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten()],
+        [nn.Conv2d(1, 2, 3, stride=2), nn.Flatten()],
+        [nn.Conv2d(1, 2, 2), nn.MaxPool2d(3, 2), nn.Flatten()],
+        [nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()],
+    ):
+        assert not is_stackable(nn.Sequential(*layers)), layers
 
-    drawn, other = masks(range(WIDTH)), masks([*range(WIDTH - 1), 99])
-    assert torch.equal(drawn[:, :-1], other[:, :-1])
-    assert not torch.equal(drawn[:, -1], other[:, -1])
-    assert set(drawn.unique().tolist()) == {0.0, float(torch.tensor(1.0) / 0.75)}
-    assert abs(float((drawn == 0).float().mean()) - 0.25) < 0.01
+
+@pytest.mark.parametrize("architecture", STACKABLE)
+def test_bytes_do_not_depend_on_the_number_of_threads_or_on_how_many_batches_are_gathered_together(
+    architecture, monkeypatch
+):
+    users = make_users()
+    before = train(users, architecture, "stacked")
+    monkeypatch.setattr(_stacked, "count_workers", lambda n_tasks: 1)
+    monkeypatch.setattr(_stacked, "_GATHERED", 1)
+    after = train(users, architecture, "stacked")
+    for model in range(3):
+        for name, value in before.weights(model).items():
+            assert torch.equal(after.weights(model)[name], value)
+
+
+def test_a_network_with_too_few_outputs_is_refused(monkeypatch):
+    monkeypatch.setitem(ARCHITECTURES, "mlp", lambda shape, n_classes: nn.Sequential(nn.Flatten(), nn.Linear(144, 9)))
+    with pytest.raises(InputError, match="9 outputs, but n_classes is 10"):
+        train(make_users(), "mlp", "stacked")

@@ -9,7 +9,6 @@ from codeward.codes import Code
 from codeward.data import Overlay, Samples
 from codeward.training import PRESETS, ModelStore, build_network, plan_batches, plan_models, train_ensemble, vote
 from codeward.training._resident import ResidentSamples
-from codeward.training._stacked import WIDTH, Stack, is_stackable
 
 RECIPE = replace(PRESETS["digits"], epochs=2, batch_size=32)
 ENGINES = ("loop", "stacked")
@@ -48,25 +47,6 @@ def test_a_model_without_a_user_is_bit_identical_whatever_that_user_hands_in(eng
             assert (votes[0][:, model] == votes[1][:, model]).all()
 
 
-def test_a_neighbour_in_a_stack_that_turns_to_nan_changes_no_bit_of_the_others():
-    def gradients(poison):
-        networks = [build_network("digits-cnn", (1, 8, 8), 10, seed) for seed in range(WIDTH)]
-        if poison:
-            for parameter in networks[3].parameters():
-                parameter.data.fill_(float("nan"))
-        stack = Stack(networks, [torch.Generator()] * WIDTH)
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randn(WIDTH, 32, 8, 8, 1, generator=generator)
-        labels = torch.randint(0, 10, (WIDTH, 32), generator=generator)
-        stack.compute_gradients(images, labels, torch.full((WIDTH, 32), 1 / 32))
-        return stack.flat.grad
-
-    clean, beside = gradients(False), gradients(True)
-    others = [place for place in range(WIDTH) if place != 3]
-    assert beside[3].isnan().any()
-    assert torch.equal(clean[others], beside[others])
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_model_does_not_depend_on_what_trains_beside_it_or_on_its_place(engine):
     users = make_users()
@@ -99,36 +79,6 @@ def test_engines_agree_with_a_plain_loop(engine):
             optimizer.step()
         for name, value in network.state_dict().items():
             assert torch.allclose(ensemble.weights(model)[name], value, atol=2e-5), (model, name)
-
-
-def test_stacked_gradients_equal_autograd_for_every_layer_kind():
-    def build(seed):
-        torch.manual_seed(seed)
-        return torch.nn.Sequential(
-            torch.nn.Conv2d(2, 4, (3, 2), padding=(1, 0)),
-            torch.nn.MaxPool2d(2),
-            torch.nn.ReLU(),
-            torch.nn.Conv2d(4, 3, 2, bias=False),
-            torch.nn.Flatten(),
-            torch.nn.ReLU(),
-            torch.nn.Linear(3 * 3 * 2, 5, bias=False),
-        )
-
-    with torch.random.fork_rng():
-        networks = [build(seed) for seed in range(3)]
-    assert is_stackable(networks[0])
-    stack = Stack(networks, [torch.Generator()] * 3)
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randn(3, 16, 9, 7, 2, generator=generator)
-    labels = torch.randint(0, 5, (3, 16), generator=generator)
-    share = torch.rand(3, 16, generator=generator)
-    logits = stack.compute_gradients(images, labels, share)
-    for place, network in enumerate(networks):
-        out = network(images[place].permute(0, 3, 1, 2))
-        assert torch.allclose(out, logits[place].t(), atol=1e-5)
-        (torch.nn.functional.cross_entropy(out, labels[place], reduction="none") * share[place]).sum().backward()
-        for name, parameter in network.named_parameters():
-            assert torch.allclose(stack.parameters[name].grad[place], parameter.grad, atol=1e-5), name
 
 
 def test_digits_are_learned():

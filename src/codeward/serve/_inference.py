@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from codeward.serve._layers import Convolution, Dense, Flatten, Layer, Pool, Rectifier
 from codeward.training import Ensemble, build_network
-from codeward.training._layers import Convolution, Dense, Flatten, Layer, Parameter, Pool, Rectifier
 from codeward.training._stacked import is_stackable
 
 #: Batch sizes with buffers of their own; a batch is filled up to the next of them.
@@ -21,8 +21,8 @@ BUFFER_BYTES = 16 * 2**20
 class StackedModels:
     """The sub-models of an ensemble as one function from images to scores.
 
-    Small sequential networks run through the stacked layers that train them, forward only; other networks through
-    ``torch.func.vmap``. Scores agree with `Ensemble.scores` up to rounding.
+    Small sequential networks run through stacked layers; other networks through ``torch.func.vmap``. Scores agree with
+    `Ensemble.scores` up to rounding.
 
     Parameters
     ----------
@@ -63,13 +63,11 @@ class StackedModels:
 
 
 def _stack_layers(networks: list[nn.Module], sizes: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    """Return images (B, C, H, W) -> logits (m, B, c), B one of ``sizes``, through the layers of the stacked engine."""
-    values = {
+    """Return images (B, C, H, W) -> logits (m, B, c), B one of ``sizes``, through stacked layers."""
+    weights = {
         name: torch.stack([network.get_parameter(name).detach() for network in networks])
         for name, _ in networks[0].named_parameters()
     }
-    # No gradients are kept: the layers only read the value of a parameter on the way forward.
-    weights = {name: Parameter(value, torch.empty(0)) for name, value in values.items()}
 
     def build(name: str, layer: nn.Module) -> Layer | None:
         if isinstance(layer, (nn.Conv2d, nn.Linear)):

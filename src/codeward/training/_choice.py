@@ -14,9 +14,9 @@ from codeward.training._stacked import count_multiplications, is_stackable, trai
 
 ENGINES = ("auto", "loop", "stacked", "lanes")
 
-#: Multiplications of one image's forward pass up to which stacking beats one model a core on a CPU; measured by
-#: benchmarks/train.py (docs/training-speed.md).
-STACKED_LIMIT = 1_000_000
+#: Multiplications of one image's forward pass up to which the compiled layers were measured, and found faster than
+#: torch's on a CPU (docs/training-speed.md).
+STACKED_LIMIT = 20_000_000
 
 
 def choose_engine(network: nn.Module, shape: Shape, device: torch.device, engine: str) -> str:
@@ -27,7 +27,7 @@ def choose_engine(network: nn.Module, shape: Shape, device: torch.device, engine
     are cached already. Measurements (docs/training-speed.md) are behind the rule instead.
 
     - GPU: ``lanes``, except for networks that draw random numbers inside ``forward`` (``loop``).
-    - CPU: ``stacked`` for small sequential networks (up to `STACKED_LIMIT`), ``loop`` for all others.
+    - CPU: ``stacked`` (compiled layers) for sequential networks up to `STACKED_LIMIT`, ``loop`` for all others.
     """
     if engine not in ENGINES:
         raise InputError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")

@@ -113,7 +113,7 @@ def batch_width(sizes: Sequence[int], batch_size: int) -> int:
     not change its arithmetic.
     """
     full = max(1, min(batch_size, max(sizes)))
-    largest = max(int(np.diff(_cut(size, full)).max()) for size in sizes if size) if any(sizes) else 1
+    largest = max(int(np.diff(_cut(size, full)).max()) for size in set(sizes) if size) if any(sizes) else 1
     return min(batch_size, -(-largest // 16) * 16)
 
 
@@ -125,7 +125,7 @@ def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettin
     its samples ("we iterate over the selected users with the granularity of a batch", paper, Training). Batches are
     filled up to ``width`` by going round the user's shuffled samples; the filling has weight 0 in the loss, the others
     ``1 / full``, where ``full`` is the batch size or the model's largest user if that is less. So every sample counts
-    exactly once an epoch and as much as any other, batches have one size (what stacked training and CUDA graphs need),
+    exactly once an epoch and as much as any other, batches have one size (what compiled layers and CUDA graphs need),
     and batch norm sees real samples of the same user only.
 
     Cutting off full batches first would leave a remainder of a few samples for every user, all of them at the end of
@@ -147,13 +147,12 @@ def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettin
     cuts = [_cut(sizes[user], full) for user in own]
     turns = max(map(len, cuts)) - 1
     order = [(place, turn) for turn in range(turns) for place in range(len(own)) if turn + 1 < len(cuts[place])]
-    index, counts = [], []
+    taken = [np.arange(cuts[place][turn], cuts[place][turn] + width) % sizes[own[place]] for place, turn in order]
+    counts = [cuts[place][turn + 1] - cuts[place][turn] for place, turn in order] * settings.epochs
+    index = []
     for _ in range(settings.epochs):
         shuffled = [generator.permutation(sizes[user]) + offsets[user] for user in own]
-        for place, turn in order:
-            start, stop = cuts[place][turn : turn + 2]
-            index.append(np.take(shuffled[place], np.arange(start, start + width), mode="wrap"))
-            counts.append(stop - start)
+        index += [shuffled[place][which] for (place, _), which in zip(order, taken, strict=True)]
     steps = len(index)
     shifts = np.full((steps, width), CROP_PADDING * SHIFTS + CROP_PADDING, dtype=np.uint8)
     if settings.augmentation == "crop-flip":

@@ -1,35 +1,38 @@
-"""Many small models as one: their weights stacked along a leading axis and trained in lock step on one core."""
+"""Small sequential networks on a CPU: one model a core at a time, through kernels compiled for them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
+from codeward._errors import InputError
 from codeward.training._architectures import Shape
-from codeward.training._jobs import Job, Weights, Workshop, count_workers, run_in_threads
-from codeward.training._layers import Convolution, Dense, Drop, Flatten, Layer, Parameter, Pool, Rectifier
-from codeward.training._plan import BatchStream, batch_width, plan_batches
+from codeward.training._jobs import Job, Workshop, count_workers, run_in_threads
+from codeward.training._plan import batch_width, count_steps, plan_batches
 
-#: Models of one stack, always: shorter stacks are filled with models nobody keeps. The last bits of a product may
-#: depend on how many are batched, and a model must come out the same whether 15 or 3 of its ensemble are left to train.
-WIDTH = 8
-
-#: Weights of a stack are laid out in one row a model; rows are multiples of this, so that no vector instruction spans
-#: two models and none has a remainder.
-_ALIGNMENT = 64
+#: Pixels of the batches that are gathered, and trained on, without coming back to Python.
+_GATHERED = 2**16
 
 _LAYERS = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Flatten)
 
 
 def is_stackable(network: nn.Module) -> bool:
-    """Tell whether a network is a plain sequence of layers that `Stack` knows, some of them with weights."""
+    """Tell whether a network is a plain sequence of layers that `CompiledNetwork` knows, some of them with weights.
+
+    Each layer stands once, all weights are trained, and images are flattened before the first dense layer and after the
+    last convolution or pooling.
+    """
     if type(network) is not nn.Sequential or not any(isinstance(layer, (nn.Conv2d, nn.Linear)) for layer in network):
         return False
-    return all(_is_known(layer) for layer in network)
+    kinds = [type(layer) for layer in network]
+    flat = kinds.index(nn.Flatten) if nn.Flatten in kinds else len(kinds)
+    ordered = nn.Linear not in kinds[:flat] and nn.Conv2d not in kinds[flat:] and nn.MaxPool2d not in kinds[flat:]
+    # Children come without repetition: a layer that stands twice would be computed once.
+    distinct = len(list(network.children())) == len(kinds)
+    trained = all(parameter.requires_grad for parameter in network.parameters())
+    return ordered and distinct and trained and all(_is_known(layer) for layer in network)
 
 
 def count_multiplications(network: nn.Module, shape: Shape) -> int:
@@ -45,104 +48,45 @@ def count_multiplications(network: nn.Module, shape: Shape) -> int:
 
 
 def train_stacked(jobs: Sequence[Job], shop: Workshop) -> None:
-    """Train jobs in stacks of `WIDTH`, one stack a core at a time.
+    """Train every job by itself, one a core at a time, the longest first.
 
-    Models of alike length share a stack. A model is copied out at its own last step; what its place computes while the
-    others go on is thrown away, so no model gets extra steps. Products are batched over models, all else is
-    elementwise or within a model: nothing crosses them, and a place gives the same bits whatever its neighbours hold
-    (tested, NaN included).
+    A model is computed by the same calls on the same shapes whatever trains beside it, in memory of its own: its bytes
+    depend on its own job only.
     """
-    sizes, settings = shop.sizes, shop.settings
-    groups: dict[int, list[tuple[Job, BatchStream]]] = {}
-    for job in jobs:
-        width = batch_width([sizes[user] for user in job.plan.users], settings.batch_size)
-        groups.setdefault(width, []).append((job, plan_batches(job.plan, sizes, settings, width)))
-    tasks: list[tuple[int, Callable[[], None]]] = []
-    for group in groups.values():
-        group.sort(key=lambda item: -len(item[1]))
-        for start in range(0, len(group), WIDTH):
-            members = group[start : start + WIDTH]
-            tasks.append((len(members[0][1]), partial(_train_stack, members, shop)))
-    tasks.sort(key=lambda task: -task[0])
-    run_in_threads([task for _, task in tasks], shop.stop, count_workers(len(tasks)))
+    longest_first = sorted(jobs, key=lambda job: -count_steps(job.plan, shop.sizes, shop.settings))
+    tasks = [partial(_train_one, job, shop) for job in longest_first]
+    run_in_threads(tasks, shop.stop, count_workers(len(tasks)))
 
 
-class Stack:
-    """`WIDTH` sequential networks over one flat matrix of weights, one row a model.
+def _train_one(job: Job, shop: Workshop) -> None:
+    # Here, because a federated user who trains with torch should not have to load a compiler.
+    from codeward.training._compiled import CompiledNetwork, round_up
 
-    Parameters
-    ----------
-    networks : sequence of nn.Sequential
-        Networks of one architecture.
-    generators : sequence of torch.Generator
-        One a model, for its dropout masks.
-    """
-
-    def __init__(self, networks: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
-        shapes = {name: value.shape for name, value in networks[0].named_parameters()}
-        total = sum(shape.numel() for shape in shapes.values())
-        self.flat = nn.Parameter(torch.zeros(len(networks), -(-total // _ALIGNMENT) * _ALIGNMENT))
-        self.flat.grad = torch.zeros_like(self.flat)
-        self.parameters: dict[str, Parameter] = {}
-        start = 0
-        for name, shape in shapes.items():
-            stop = start + shape.numel()
-            value, grad = (rows[:, start:stop].view(-1, *shape) for rows in (self.flat.detach(), self.flat.grad))
-            value.copy_(torch.stack([network.get_parameter(name).detach() for network in networks]))
-            self.parameters[name] = Parameter(value, grad)
-            start = stop
-        self.layers = [self._layer(name, layer, generators) for name, layer in _swap_pools(networks[0])]
-        #: Place of the first layer with weights.
-        self.first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, (Convolution, Dense)))
-
-    def _layer(self, name: str, layer: nn.Module, generators: Sequence[torch.Generator]) -> Layer:
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            weight, bias = self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
-            return Convolution(layer, weight, bias) if isinstance(layer, nn.Conv2d) else Dense(weight, bias)
-        if isinstance(layer, nn.MaxPool2d):
-            return Pool(int(layer.kernel_size))  # type: ignore[arg-type]
-        if isinstance(layer, nn.Dropout):
-            return Drop(layer.p, generators)
-        return Rectifier() if isinstance(layer, nn.ReLU) else Flatten()
-
-    def weights(self, model: int) -> Weights:
-        """Return a copy of one model's weights, under the names of the network."""
-        return {name: parameter.value[model].clone() for name, parameter in self.parameters.items()}
-
-    def compute_gradients(self, images: Tensor, labels: Tensor, share: Tensor) -> Tensor:
-        """Run forward and backward, leaving the gradients in ``flat.grad``; return the logits.
-
-        Parameters
-        ----------
-        images : Tensor, shape (models, batch, height, width, channels)
-        labels : Tensor of int64, shape (models, batch)
-        share : Tensor, shape (models, batch)
-            Weight of each sample in its model's loss, the cross-entropy ``sum(share * -log p[label])``.
-        """
-        values = images.permute(0, 4, 2, 3, 1).clone(memory_format=torch.contiguous_format)
-        for layer in self.layers:
-            values = layer.forward(values)
-        # d loss / d logits = share * (softmax(logits) - onehot(label))
-        grad = torch.softmax(values, dim=1)
-        grad.scatter_add_(1, labels[:, None], torch.full_like(labels[:, None], -1.0, dtype=grad.dtype))
-        grad *= share[:, None]
-        # No gradient is needed before the first layer with weights.
-        for place in range(len(self.layers) - 1, self.first - 1, -1):
-            grad = self.layers[place].backward(grad, place > self.first)
-        return values
-
-
-def _swap_pools(network: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the layers by name, with a ReLU in front of a max-pool moved behind it: the same function and gradient.
-
-    The maximum of a window is positive where one of its values is, and only then is there a gradient; behind the pool
-    the ReLU has a quarter of the work.
-    """
-    layers = list(network.named_children())
-    for place in range(len(layers) - 1):
-        if isinstance(layers[place][1], nn.ReLU) and isinstance(layers[place + 1][1], nn.MaxPool2d):
-            layers[place : place + 2] = layers[place + 1], layers[place]
-    return layers
+    settings, samples, seed = shop.settings, shop.samples, job.plan.seed
+    own_sizes = [shop.sizes[user] for user in job.plan.users]
+    width = batch_width(own_sizes, settings.batch_size)
+    stream = plan_batches(job.plan, shop.sizes, settings, width)
+    batch = round_up(width)
+    network = CompiledNetwork(shop.build(seed), shop.shape, batch, torch.Generator().manual_seed(seed))
+    if network.n_classes < settings.n_classes:
+        raise InputError(f"architecture: {network.n_classes} outputs, but n_classes is {settings.n_classes}")
+    # Places past the width repeat the batch's last sample; they have no weight in the loss.
+    past = ((0, 0), (0, batch - width))
+    index, shifts = (torch.from_numpy(np.pad(array, past, mode="edge")) for array in (stream.index, stream.shifts))
+    together = max(1, _GATHERED // (batch * int(np.prod(shop.shape))))
+    for start in range(0, len(stream), together):
+        if shop.stop.is_set():
+            return
+        part = slice(start, start + together)
+        gathered = samples.gather(index[part], shifts[part]).permute(0, 4, 2, 3, 1)
+        images = gathered.clone(memory_format=torch.contiguous_format).flatten(1).numpy()
+        labels = samples.labels[index[part]].numpy()
+        rate, decay = settings.learning_rate, settings.weight_decay
+        network.train(images, labels, stream.counts[part], 1 / stream.full, rate, decay)
+        epochs = (start + len(images)) // stream.steps_per_epoch - start // stream.steps_per_epoch
+        if epochs:
+            shop.reporter.advance(epochs=epochs, images=epochs * sum(own_sizes))
+    shop.finish(job, network.weights())
 
 
 def _is_known(layer: nn.Module) -> bool:
@@ -155,35 +99,3 @@ def _is_known(layer: nn.Module) -> bool:
         square = isinstance(layer.kernel_size, int) and layer.stride == layer.kernel_size
         return square and layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode
     return not isinstance(layer, nn.Flatten) or (layer.start_dim, layer.end_dim) == (1, -1)
-
-
-def _train_stack(members: Sequence[tuple[Job, BatchStream]], shop: Workshop) -> None:
-    settings, samples = shop.settings, shop.samples
-    # Places without a job repeat the last one; their results are not taken.
-    filled = [*members, *[members[-1]] * (WIDTH - len(members))]
-    seeds = [job.plan.seed for job, _ in filled]
-    stack = Stack([shop.build(seed) for seed in seeds], [torch.Generator().manual_seed(seed) for seed in seeds])
-    steps = len(filled[0][1])
-    index, counts, shifts = (torch.from_numpy(_align(filled, name, steps)) for name in ("index", "counts", "shifts"))
-    optimizer = torch.optim.Adam(
-        [stack.flat], lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-    )
-    places = torch.arange(index.shape[2])
-    full = torch.tensor([[stream.full] for _, stream in filled])
-    for step in range(steps):
-        if shop.stop.is_set():
-            return
-        share = (places < counts[step, :, None]) / full
-        stack.compute_gradients(samples.gather(index[step], shifts[step]), samples.labels[index[step]], share)
-        optimizer.step()
-        for place, (job, stream) in enumerate(members):
-            if step < len(stream) and (step + 1) % stream.steps_per_epoch == 0:
-                shop.reporter.advance(epochs=1, images=sum(shop.sizes[user] for user in job.plan.users))
-            if step + 1 == len(stream):
-                shop.finish(job, stack.weights(place))
-
-
-def _align(members: Sequence[tuple[Job, BatchStream]], name: str, steps: int) -> NDArray[Any]:
-    """Stack one array of all streams along axis 1; a stream that is over repeats its last batch."""
-    arrays = [getattr(stream, name) for _, stream in members]
-    return np.stack([array[np.minimum(np.arange(steps), len(array) - 1)] for array in arrays], axis=1)

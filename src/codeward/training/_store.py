@@ -24,8 +24,8 @@ from codeward.training._settings import TrainingSettings
 
 _LOG = logging.getLogger(__name__)
 
-#: Part of every key; raised when training changes what it computes for the same inputs.
-FORMAT = 2
+#: Part of every key; raised when training changes what it computes for the same inputs. 3: compiled layers on a CPU.
+FORMAT = 3
 
 
 def model_key(

@@ -4,35 +4,24 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from codeward.training._jobs import Job
-from codeward.training._plan import batch_width, count_steps
+from codeward.training._plan import count_steps
 from codeward.training._settings import TrainingSettings
-from codeward.training._stacked import WIDTH
 
 #: Models of one task on a GPU: a task compiles its kernels first (15 to 40 s), and a lost one is trained again.
 GPU_CHUNK = 16
 
 
-def cut_chunks(
-    jobs: Sequence[Job], sizes: Sequence[int], settings: TrainingSettings, engine: str, n_gpus: int
-) -> list[list[Job]]:
+def cut_chunks(jobs: Sequence[Job], sizes: Sequence[int], settings: TrainingSettings, n_gpus: int) -> list[list[Job]]:
     """Divide jobs into the tasks of a cluster; a task is what a lost machine loses.
 
     The cut decides how long a training takes and never what comes out: a model's bytes do not depend on its companions
     (see `codeward.training.train_ensemble`).
 
-    - ``stacked``: the full stacks that one machine would make, since a stack costs the same with fewer models.
-    - ``loop`` on a CPU: one model a task, on one core.
+    - On CPUs: one model a task, on one core.
     - On GPUs (``n_gpus`` above 0): alike in number, at most `GPU_CHUNK`, one a GPU where there are enough models.
 
-    Except in stacks, which want models of alike length, the models of earlier tasks come first.
+    The models of earlier tasks come first.
     """
-    if engine == "stacked":
-        groups: dict[int, list[Job]] = {}
-        for job in sorted(jobs, key=lambda job: -count_steps(job.plan, sizes, settings)):
-            width = batch_width([sizes[user] for user in job.plan.users], settings.batch_size)
-            groups.setdefault(width, []).append(job)
-        chunks = [group[start : start + WIDTH] for group in groups.values() for start in range(0, len(group), WIDTH)]
-        return sorted(chunks, key=lambda chunk: -count_steps(chunk[0].plan, sizes, settings))
     ordered = sorted(jobs, key=lambda job: (job.task, -count_steps(job.plan, sizes, settings)))
     n_chunks = min(len(ordered), max(n_gpus, -(-len(ordered) // GPU_CHUNK))) if n_gpus else len(ordered)
     borders = [len(ordered) * chunk // n_chunks for chunk in range(n_chunks + 1)]

@@ -54,7 +54,7 @@ def train_on_cluster(
     if not cluster.count("GPU" if on_gpu else "CPU"):
         _LOG.warning("training: the cluster has no %s at the moment; waiting for one", "GPU" if on_gpu else "CPU")
     sizes = [len(samples) for samples in users]
-    chunks = cut_chunks(jobs, sizes, recipe.settings, recipe.engine, cluster.count("GPU") if on_gpu else 0)
+    chunks = cut_chunks(jobs, sizes, recipe.settings, cluster.count("GPU") if on_gpu else 0)
     data: dict[int, Any] = {}
     pending: dict[Any, list[Job]] = {}
     task = ray.remote(train_chunk).options(
