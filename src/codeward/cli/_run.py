@@ -86,7 +86,7 @@ def _line(record: dict[str, Any]) -> str:
     work = record["work"]
     return (
         f"repeat {record['repeat']}, {record['n_attackers']} attackers: "
-        f"{work['trained']} of {work['models']} sub-models trained, {record['seconds']:.1f} s"
+        f"{work['trained']} of {work['models']} sub-models trained"
     )
 
 

@@ -86,9 +86,7 @@ def record_cell(config: RunConfig, place: RunFolder, repeat: int, n_attackers: i
             "repeat": repeat,
             "n_attackers": n_attackers,
             "seed": config.seed,
-            "config": config.model_copy(update={"data_dir": None, "store": None, "cluster": None}).model_dump(
-                mode="json"
-            ),
+            "config": config.described(),
             "config_digest": config.digest,
             **counted,
             "seconds": round(time.perf_counter() - begin, 3),
