@@ -3,7 +3,18 @@
 import importlib
 import sys
 
-NAMES = ("design", "decode", "certify", "tracking", "train", "cluster", "ledger", "serve", "federated_attacks")
+NAMES = (
+    "design",
+    "decode",
+    "certify",
+    "tracking",
+    "assumptions",
+    "train",
+    "cluster",
+    "ledger",
+    "serve",
+    "federated_attacks",
+)
 
 wanted = sys.argv[1:] or NAMES
 for name in wanted:
