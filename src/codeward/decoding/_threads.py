@@ -1,9 +1,10 @@
 """Rows shared out among cores, for compiled kernels that release Python's lock."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+
+from codeward._cores import count_cores
 
 #: Fewest rows that are worth a thread.
 LEAST_ROWS = 16
@@ -15,8 +16,7 @@ def share_rows(n_rows: int, work: Callable[[slice], None]) -> None:
     For work on rows that do not depend on each other: the result is the same with any number of cores. The first error
     is raised when all have ended.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    n_parts = max(1, min(cores, n_rows // LEAST_ROWS))
+    n_parts = max(1, min(count_cores(), n_rows // LEAST_ROWS))
     if n_parts == 1:
         work(slice(0, n_rows))
         return

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from codeward._cores import count_cores
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward._progress import show_progress
@@ -145,7 +146,7 @@ def _run_app(
     link: ProcessTree,
 ) -> None:
     """Submit the app and follow its rounds until it ends."""
-    slots = cores or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    slots = cores or count_cores()
     resources = {
         "num-supernodes": plan.code.n_users,
         "client-resources-num-cpus": 1,

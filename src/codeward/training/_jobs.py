@@ -1,6 +1,5 @@
 """What the engines share: the models to train, where their data are, and whom to tell."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from codeward._cores import count_cores
 from codeward._progress import Progress
 from codeward.training._architectures import Shape, build_network
 from codeward.training._plan import ModelPlan
@@ -85,8 +85,7 @@ def export_weights(network: nn.Module) -> Weights:
 
 def count_workers(n_tasks: int) -> int:
     """Return the number of threads that train at a time: one a core that this process may use, at most ``n_tasks``."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, n_tasks))
+    return max(1, min(count_cores(), n_tasks))
 
 
 def run_in_threads(tasks: Sequence[Callable[[], None]], stop: threading.Event, n_workers: int) -> None:
