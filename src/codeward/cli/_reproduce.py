@@ -20,7 +20,7 @@ def reproduce(
     smoke: bool = typer.Option(False, "--smoke", help="The whole pipeline on the embedded digits, in under a minute."),
     repeats: int = typer.Option(None, min=1, help="Repeats; by default the paper's 5 (figure5) and 10 (table1)."),
     codes: list[str] = typer.Option([], "--code", help="Only this code; may be given several times."),
-    splits: list[str] = typer.Option([], "--split", help="Only this setting (iid, alpha10, alpha1, alpha0.1)."),
+    splits: list[str] = typer.Option([], "--split", help="Only this setting: iid, alpha1, ...; past: iid-blended, ..."),
     attackers: list[int] = typer.Option([], "--attackers", min=0, help="Only cells with this many; several times."),
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),

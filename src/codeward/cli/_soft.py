@@ -31,7 +31,7 @@ def fit_soft(
         raise InputError(f"{validation}: no labels; the fit needs the true label of every validation input")
     rate = 0.05 if false_alarm_rate is None else false_alarm_rate
     with show_progress("fit", 0, quiet=quiet) as progress:
-        progress.advance(0, f"on {len(clean.labels):,} validation inputs, up to a minute")
+        progress.advance(0, f"on {len(clean.labels):,} validation inputs, a minute, or several with many attacker sets")
         if clean.scores is not None and reader.has_scores:
             on_scores = SoftDecoder(code, false_alarm_rate=rate).fit(clean.scores, clean.labels)
             return OnScores(on_scores), f"fitted on the scores of {validation}"
