@@ -112,7 +112,7 @@ def compare_lanes(numbers: Sequence[int], norms: bool) -> None:
             for lane_module.fuse_norms in kinds.values():
                 torch.compiler.reset()
                 # Models enough that no lane stands idle at the end.
-                times.append(lanes_speed((3, 32, 32), PRESETS["cifar10"], 3 * lanes_module.LANES_LARGE, 180))
+                times.append(lanes_speed((3, 32, 32), PRESETS["cifar10"], 3 * lanes_module.LANES_LARGE, 600))
             print(f"{lanes_module.LANES_LARGE} lanes " + " ".join(f"{time:8.4f}" for time in times), flush=True)
     finally:
         lane_module.fuse_norms, lanes_module.LANES_LARGE = fuse, lanes
@@ -131,7 +131,7 @@ def main() -> None:
         return
     print("ms per model-step, batch 128          plain fp32 loop   lanes (models)   ratio")
     few = 0.2 if options.quick else 1
-    rows = (("MNIST CNN", "mnist", (1, 28, 28), 60, int(600 * few)), ("ResNet18", "cifar10", (3, 32, 32), 12, 180))
+    rows = (("MNIST CNN", "mnist", (1, 28, 28), 60, int(600 * few)), ("ResNet18", "cifar10", (3, 32, 32), 12, int(600 * few)))
     for name, preset, shape, n_models, steps in rows:
         settings = PRESETS[preset]
         bare = replace(settings, augmentation="none", epochs=1)

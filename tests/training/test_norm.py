@@ -20,6 +20,7 @@ from codeward.training._norm import (
     fuse_norms,
     kernels_run,
     normalize,
+    row_gradients,
 )
 
 
@@ -138,7 +139,10 @@ def test_the_gpu_kernels_compute_what_the_plain_operations_do(n_rows, channels):
         for more in (None, carry):
             keep = residual is not None or more is not None
             given = (grad, more, residual, rows, weight, bias, *moments, tickets)
-            agree(kernels.gradients(*send(*given), relu, keep), channel_gradients(*given, relu, keep))
+            sums = channel_gradients(*given, relu, keep)
+            agree(kernels.gradients(*send(*given), relu, keep), sums)
+            given = (sums[0] if keep else grad, rows, weight, bias, *moments, *sums[1:])
+            agree([kernels.spread(*send(*given), relu and not keep)], [row_gradients(*given, relu and not keep)])
 
 
 def test_nan_goes_through_and_stays_in_its_channel():

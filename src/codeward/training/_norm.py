@@ -124,6 +124,34 @@ def _(grad: Tensor, carry: Any, result: Any, rows: Tensor, weight: Tensor, *othe
     return kept, torch.empty_like(weight), torch.empty_like(weight)
 
 
+@torch.library.custom_op("codeward::row_gradients", mutates_args=())
+def row_gradients(
+    grad: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    for_weight: Tensor,
+    for_bias: Tensor,
+    relu: bool,
+) -> Tensor:
+    """Return rstd w (g - db / n - (x - mean) rstd dw / n), where g is ``grad`` through the ReLU if ``relu``."""
+    if rows.is_cuda:
+        from codeward.training import _norm_kernels
+
+        return _norm_kernels.spread(grad, rows, weight, bias, mean, rstd, for_weight, for_bias, relu)
+    away = rows - mean
+    before = torch.where(away * (rstd * weight) + bias <= 0, 0, grad) if relu else grad
+    for_rows = (rstd * weight) * (before - for_bias / len(rows) - away * (rstd * for_weight / len(rows)))
+    return for_rows.to(rows.dtype)
+
+
+@row_gradients.register_fake
+def _(grad: Tensor, rows: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(rows)
+
+
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, residual, link, ctx.relu, ctx.fork = inputs
     ctx.save_for_backward(*tensors, output[0] if residual is not None else None)
@@ -139,15 +167,13 @@ def _differentiate(ctx: Any, grad: Tensor, carry: Tensor) -> tuple[Tensor | None
     before, for_weight, for_bias = torch.ops.codeward.channel_gradients(
         grad, carry.contiguous() if ctx.fork else None, result, *state, ctx.relu, keep
     )
-    away = rows - mean
-    if not keep:
-        # The compiler fuses this into the next line: cheaper than writing and reading it.
-        before = torch.where(away * (rstd * weight) + bias <= 0, 0, grad) if ctx.relu else grad
-    # 2. dx = rstd w (g - db / n - (x - mean) rstd dw / n)
-    for_rows = (rstd * weight) * (before - for_bias / len(rows) - away * (rstd * for_weight / len(rows)))
+    # 2. dx = rstd w (g - db / n - (x - mean) rstd dw / n); finding g anew is cheaper than writing and reading it
+    for_rows = torch.ops.codeward.row_gradients(
+        before if keep else grad, *state[:-1], for_weight, for_bias, ctx.relu and not keep
+    )
     for_residual = before if ctx.residual else None
     apart = (None, for_residual) if ctx.link else (for_residual, None)
-    return for_rows.to(rows.dtype), for_weight, for_bias, None, None, None, *apart, None, None
+    return for_rows, for_weight, for_bias, None, None, None, *apart, None, None
 
 
 normalize.register_autograd(_differentiate, setup_context=_remember)
@@ -199,7 +225,10 @@ class FusedBlock(nn.Module):
         """Map a batch through the block."""
         images, link = given if isinstance(given, tuple) else (given, None)
         inner = self.bn1(self.conv1(images))
-        passed = images if self.stride == 1 else images[:, :, :: self.stride, :: self.stride]
+        passed = images
+        if self.stride != 1:
+            # A copy that the compiler makes once; else the convolution makes one for itself in either pass.
+            passed = images[:, :, :: self.stride, :: self.stride].contiguous(memory_format=torch.channels_last)
         return self.bn2(self.conv2(inner), self.shortcut(passed), link)  # type: ignore[no-any-return]
 
 
@@ -226,7 +255,8 @@ def kernels_run(device: torch.device, kind: torch.dtype) -> bool:
     try:
         mean, rstd = channel_moments(rows, vector.clone(), vector.clone(), tickets, 0.1, 1.0)
         result, _ = normalize(rows, vector, vector, mean, rstd, tickets, rows, None, True, False)
-        channel_gradients(rows, rows, result, rows, vector, vector, mean, rstd, tickets, True, True)
+        before, *sums = channel_gradients(rows, rows, result, rows, vector, vector, mean, rstd, tickets, True, True)
+        row_gradients(before, rows, vector, vector, mean, rstd, *sums, False)
     except Exception as error:
         _LOG.warning("training: fused batch norm is not to be had here (%s); training without it", error)
         return False

@@ -4,6 +4,9 @@ Each sum takes one launch: every program adds up a slice of the rows and leaves 
 itself the last (by a ticket) adds the partial sums up, always in the order of the slices. Which program that is changes
 nothing in the result, no program waits for another, and the tickets are back at zero at the end.
 
+What a pass reads for the last time in a while is marked ``evict_first``: lanes share one cache, and what comes next
+should find its place there.
+
 Needs Triton, which comes with torch for GPUs; nothing else imports this module.
 """
 
@@ -20,7 +23,7 @@ _GRADIENTS_KEPT = (32, 64, 64, 4, 132, 5)
 #: Tiles loaded ahead where values have four bytes: more would not fit beside each other on smaller GPUs.
 _FEWER_STAGES = 3
 #: Rows and channels of a tile, warps.
-_NORMALIZE = (32, 64, 4)
+_PASS = (32, 64, 4)
 
 
 @triton.jit
@@ -189,12 +192,49 @@ def _normalize(  # type: ignore[no-untyped-def]
     centre = tl.load(mean + cols, mask=valid, other=0.0)
     slope = tl.load(rstd + cols, mask=valid, other=0.0) * tl.load(weight + cols, mask=valid, other=0.0)
     offset = tl.load(bias + cols, mask=valid, other=0.0)
-    value = tl.load(rows + at, mask=inside, other=0.0)
+    value = tl.load(rows + at, mask=inside, other=0.0, eviction_policy="evict_first")
     wide = (value.to(tl.float32) - centre[None, :]) * slope[None, :] + offset[None, :]
     if RESIDUAL:
-        wide += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        wide += tl.load(residual + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
     if RELU:
         wide = tl.where(wide <= 0, 0.0, wide)
+    tl.store(result + at, wide.to(value.dtype), mask=inside)
+
+
+@triton.jit
+def _spread(  # type: ignore[no-untyped-def]
+    grad,
+    rows,
+    weight,
+    bias,
+    mean,
+    rstd,
+    for_weight,
+    for_bias,
+    result,
+    n_rows,
+    channels,
+    RELU: tl.constexpr,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    some = tl.program_id(0) * HIGH + tl.arange(0, HIGH)
+    cols = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    valid = cols < channels
+    inside = (some < n_rows)[:, None] & valid[None, :]
+    at = some[:, None] * channels + cols[None, :]
+    centre = tl.load(mean + cols, mask=valid, other=0.0)
+    scale = tl.load(rstd + cols, mask=valid, other=0.0)
+    slope = scale * tl.load(weight + cols, mask=valid, other=0.0)
+    level = tl.load(for_bias + cols, mask=valid, other=0.0) / n_rows
+    along = scale * tl.load(for_weight + cols, mask=valid, other=0.0) / n_rows
+    value = tl.load(grad + at, mask=inside, other=0.0, eviction_policy="evict_first")
+    away = tl.load(rows + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32) - centre[None, :]
+    wide = value.to(tl.float32)
+    if RELU:
+        offset = tl.load(bias + cols, mask=valid, other=0.0)
+        wide = tl.where(away * slope[None, :] + offset[None, :] <= 0, 0.0, wide)
+    wide = slope[None, :] * (wide - level[None, :] - away * along[None, :])
     tl.store(result + at, wide.to(value.dtype), mask=inside)
 
 
@@ -264,12 +304,33 @@ def normalize(
 ) -> Tensor:
     """Return relu((rows - mean) rstd weight + bias + residual)."""
     n_rows, channels = rows.shape
-    high, wide, warps = _NORMALIZE
+    high, wide, warps = _PASS
     result = torch.empty_like(rows)
     tensors = (rows, weight, bias, mean, rstd, rows if residual is None else residual, result)
     flags = {"RESIDUAL": residual is not None, "RELU": relu}
     grid = (-(-n_rows // high), -(-channels // wide))
     _normalize[grid](*tensors, n_rows, channels, **flags, HIGH=high, WIDE=wide, num_warps=warps)
+    return result
+
+
+def spread(
+    grad: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    for_weight: Tensor,
+    for_bias: Tensor,
+    relu: bool,
+) -> Tensor:
+    """Return the gradient of the rows; see `_norm.row_gradients`."""
+    n_rows, channels = rows.shape
+    high, wide, warps = _PASS
+    result = torch.empty_like(rows)
+    tensors = (grad, rows, weight, bias, mean, rstd, for_weight, for_bias, result)
+    grid = (-(-n_rows // high), -(-channels // wide))
+    _spread[grid](*tensors, n_rows, channels, RELU=relu, HIGH=high, WIDE=wide, num_warps=warps)
     return result
 
 

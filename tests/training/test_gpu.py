@@ -1,0 +1,45 @@
+"""Isolation on a GPU: what a user hands in, overlays included, moves no bit of a model that the user does not feed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from codeward.codes import Code
+from codeward.data import Overlay, Samples
+from codeward.training import PRESETS, train_ensemble
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+CODE = Code([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1], [0, 1, 0, 1], [1, 0, 1, 0]])
+
+
+def make_users(seed=0, sizes=(300, 200, 250, 280)):
+    rng = np.random.default_rng(seed)
+    return [Samples(rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, n)) for n in sizes]
+
+
+def same(first, second):
+    return list(first) == list(second) and all(torch.equal(first[name], second[name]) for name in first)
+
+
+# The compiler warns of its own doings.
+@pytest.mark.filterwarnings("default")
+def test_a_model_without_a_user_is_bit_identical_whatever_that_user_hands_in():
+    users, recipe = make_users(), replace(PRESETS["cifar10"], epochs=2)
+    before = train_ensemble(users, CODE, recipe, 1, device="cuda")
+    stamp = Overlay(np.full((3, 32, 32), 0.5, np.float32), np.ones((3, 32, 32), np.float32))
+    noise = make_users(9, (411,))[0]
+    garbage = Samples(noise.images, np.full(411, 3), (stamp,), np.arange(411, dtype=np.int32) % 2 - 1)
+    after = train_ensemble([garbage, *users[1:]], CODE, recipe, 1, device="cuda")
+    for model, row in enumerate(CODE.matrix):
+        assert same(before.weights(model), after.weights(model)) != row[0]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_model_does_not_depend_on_what_trains_beside_it():
+    users, recipe = make_users(), replace(PRESETS["cifar10"], epochs=2)
+    many = train_ensemble(users, CODE, recipe, 1, device="cuda")
+    few = train_ensemble(users, Code(np.vstack([CODE.matrix[2:3], np.ones((1, 4))])), recipe, 1, device="cuda")
+    assert same(many.weights(2), few.weights(0))
