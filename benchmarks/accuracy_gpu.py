@@ -103,9 +103,9 @@ def train_with_lanes(dataset: str) -> dict[str, object]:
     launched = 0
 
     class WatchedLane(Lane):
-        def load(self, weights, stream, seed) -> None:
-            self.number = numbers.get(seed % 2**31)  # None while the lane is made
-            super().load(weights, stream, seed)
+        def load(self, start) -> None:
+            self.number = numbers[start.seed % 2**31]
+            super().load(start)
 
         def launch(self, steps: int) -> None:
             nonlocal launched
@@ -119,7 +119,7 @@ def train_with_lanes(dataset: str) -> dict[str, object]:
                 if len(times) == 1:
                     torch.cuda.synchronize()
                     times.append(time.perf_counter())
-                network.load_state_dict(self.export())
+                network.load_state_dict(self.export()())
                 examiner.ask(self.number, network, half=True)
 
     lanes_module.Lane = WatchedLane

@@ -39,15 +39,16 @@ def test_a_lane_takes_the_steps_of_the_plain_loop():
     shop = make_shop(recipe, (1, 8, 8), lambda job, weights: found.update(weights))
     job = Job(ModelPlan((0, 1), 0, 123), "")
     train_loop([job], shop)
-    weights, stream = _prepare(job, shop)
+    start = _prepare(job, shop)
+    weights, stream = start.weights, start.stream
     lane = Lane(shop, len(stream), make_loss(shop), make_update(recipe))
     for _ in range(2):
         # Twice: loading a model must leave nothing of the one before.
-        lane.load(weights, stream, 1)
+        lane.load(start)
         for _ in range(len(stream)):
             lane.step()
         lane.launched = len(stream)
-        result = lane.export()
+        result = lane.export()()
         assert list(result) == list(found)
         for name, value in found.items():
             moved = (value - weights[name]).float().abs().max()
@@ -57,9 +58,10 @@ def test_a_lane_takes_the_steps_of_the_plain_loop():
 def test_the_step_of_a_batch_norm_network_has_the_gradients_and_statistics_of_autograd():
     recipe = replace(PRESETS["cifar10"], epochs=1, batch_size=16, mean=(0.4,), std=(0.3,))
     shop = make_shop(recipe, (3, 16, 16), lambda job, weights: None)
-    weights, stream = _prepare(Job(ModelPlan((0, 1), 0, 123), ""), shop)
+    start = _prepare(Job(ModelPlan((0, 1), 0, 123), ""), shop)
+    stream = start.stream
     lane = Lane(shop, len(stream), make_loss(shop), make_update(recipe))
-    lane.load(weights, stream, 1)
+    lane.load(start)
     inputs = (lane.index, lane.shifts, lane.counts, lane.full, lane.position, lane.seed)
     loss = lane.loss(lane.parameters, lane.buffers, *inputs)
     grads = dict(zip(lane.parameters, torch.autograd.grad(loss, list(lane.parameters.values())), strict=True))

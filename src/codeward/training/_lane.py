@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,36 @@ def make_loss(shop: Workshop) -> Loss:
         return (torch.where(places < counts.index_select(0, position), losses, 0) / full[0]).sum()
 
     return loss
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model before its first step, on the device: initial weights, batches, and what its dropout masks come from.
+
+    Attributes
+    ----------
+    weights : dict of Tensor
+    index, shifts, counts : Tensor
+        The batches; see `BatchStream`.
+    stream : BatchStream
+        The same on the host.
+    seed : int
+    """
+
+    weights: Weights
+    index: Tensor
+    shifts: Tensor
+    counts: Tensor
+    stream: BatchStream
+    seed: int
+
+    @staticmethod
+    def send(weights: Weights, stream: BatchStream, seed: int, device: torch.device) -> "Start":
+        """Copy a model and its batches to the device; all is there on return."""
+        index, shifts, counts = (
+            torch.from_numpy(part).to(device) for part in (stream.index, stream.shifts, stream.counts)
+        )
+        return Start({name: value.to(device) for name, value in weights.items()}, index, shifts, counts, stream, seed)
 
 
 class Lane:
@@ -145,21 +176,28 @@ class Lane:
         torch.cuda.synchronize()
 
     @torch.no_grad()
-    def load(self, weights: Weights, stream: BatchStream, seed: int) -> None:
-        """Put a model at its start: initial weights, empty optimizer state, its own batches."""
+    def load(self, start: Start) -> None:
+        """Put a model at its start: initial weights, empty optimizer state, its own batches.
+
+        Waits for nothing: the copies come behind the steps that are queued in this lane.
+        """
         with torch.cuda.stream(self.stream):
             for name, tensor in {**self.masters, **self.buffers}.items():
-                if name in weights:
-                    tensor.copy_(weights[name])
+                if name in start.weights:
+                    tensor.copy_(start.weights[name])
             for group in self.groups:
                 group.reset()
-            steps = len(stream)
-            self.index[:steps].copy_(torch.from_numpy(stream.index))
-            self.shifts[:steps].copy_(torch.from_numpy(stream.shifts))
-            self.counts[:steps].copy_(torch.from_numpy(stream.counts))
-            self.full.fill_(stream.full)
+            steps = len(start.stream)
+            self.index[:steps].copy_(start.index)
+            self.shifts[:steps].copy_(start.shifts)
+            self.counts[:steps].copy_(start.counts)
+            self.full.fill_(start.stream.full)
             self.position.zero_()
-            self.seed.fill_(seed % 2**31)
+            self.seed.fill_(start.seed % 2**31)
+        if self.stream is not None:
+            # Another stream made them: their memory must not be used again before the copies are done.
+            for tensor in (start.index, start.shifts, start.counts, *start.weights.values()):
+                tensor.record_stream(self.stream)
         self.launched = 0
 
     def launch(self, steps: int) -> None:
@@ -175,13 +213,25 @@ class Lane:
         self.events.append(event)
         self.launched += steps
 
-    def export(self) -> Weights:
-        """Return the weights and buffers as CPU tensors in the network's own order, after all queued steps."""
+    def export(self) -> Callable[[], Weights]:
+        """Copy the weights and buffers aside, behind all queued steps, and return a function that waits for them.
+
+        The lane may take its next model at once. The function returns CPU tensors in the network's own order.
+        """
+        done = torch.tensor(self.launched)
         with torch.cuda.stream(self.stream):
-            everything = {**self.masters, **self.buffers}
-            done = torch.tensor(self.launched)
-            kept = {name: everything.get(name, done).detach().to("cpu", copy=True) for name in self.order}
-        return {name: value.contiguous(memory_format=torch.contiguous_format) for name, value in kept.items()}
+            kept = {name: value.detach().clone() for name, value in {**self.masters, **self.buffers}.items()}
+            event = torch.cuda.Event() if self.stream is not None else None  # type: ignore[no-untyped-call]
+            if event is not None:
+                event.record()
+
+        def fetch() -> Weights:
+            if event is not None:
+                event.synchronize()
+            found = {name: kept.get(name, done).to("cpu") for name in self.order}
+            return {name: value.contiguous(memory_format=torch.contiguous_format) for name, value in found.items()}
+
+        return fetch
 
 
 def _uncounted(network: nn.Module) -> list[str]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 from codeward.training._adam import Update, make_update
 from codeward.training._jobs import Job, Weights, Workshop
-from codeward.training._lane import Lane, Loss, make_loss
+from codeward.training._lane import Lane, Loss, Start, make_loss
 from codeward.training._plan import BatchStream, count_steps, plan_batches
 
 _LOG = logging.getLogger(__name__)
@@ -22,8 +22,6 @@ LANES_SMALL, LANES_LARGE = 8, 4
 
 #: Steps of a lane that are queued at a time; two such bursts wait on the device at most.
 _BURST = 16
-
-_Prepared = tuple[Weights, BatchStream]
 
 
 def train_lanes(jobs: Sequence[Job], shop: Workshop) -> None:
@@ -75,13 +73,13 @@ def _open_lanes(longest: Job, n_jobs: int, shop: Workshop) -> list[Lane]:
     size = sum(parameter.numel() for parameter in shop.build(0).parameters())
     n_lanes = min(n_jobs, LANES_SMALL if size < SMALL_NETWORK else LANES_LARGE)
     first = _prepare(longest, shop)
-    steps = len(first[1])
+    steps = len(first.stream)
     loss, update = make_loss(shop), make_update(shop.settings)
 
     def open_all(loss: Loss, update: Update) -> list[Lane]:
         lanes = [Lane(shop, steps, loss, update) for _ in range(n_lanes)]
         for lane in lanes:
-            lane.load(*first, seed=0)
+            lane.load(first)
             lane.capture()
         return lanes
 
@@ -93,9 +91,15 @@ def _open_lanes(longest: Job, n_jobs: int, shop: Workshop) -> list[Lane]:
         return open_all(loss, update)
 
 
-def _prepare(job: Job, shop: Workshop) -> _Prepared:
+def _prepare(job: Job, shop: Workshop) -> Start:
+    """Make a model and its batches and copy them to the device, on a stream beside those of the lanes."""
     weights = {name: value.detach() for name, value in shop.build(job.plan.seed).state_dict().items()}
-    return weights, plan_batches(job.plan, shop.sizes, shop.settings, shop.settings.batch_size)
+    stream = plan_batches(job.plan, shop.sizes, shop.settings, shop.settings.batch_size)
+    return Start.send(weights, stream, job.plan.seed, shop.samples.device)
+
+
+def _finish(shop: Workshop, job: Job, fetch: Callable[[], Weights]) -> None:
+    shop.finish(job, fetch())
 
 
 def _drive(
@@ -106,7 +110,7 @@ def _drive(
     saving: ThreadPoolExecutor,
 ) -> None:
     waiting = deque(jobs)
-    prepared: deque[tuple[Job, Future[_Prepared]]] = deque()
+    prepared: deque[tuple[Job, Future[Start]]] = deque()
     saved: list[Future[None]] = []
     running: dict[Lane, tuple[Job, BatchStream]] = {}
     free = list(lanes)
@@ -122,9 +126,9 @@ def _drive(
             job, future = prepared.popleft()
             take()
             lane = free.pop()
-            weights, stream = future.result()
-            lane.load(weights, stream, job.plan.seed)
-            running[lane] = job, stream
+            start = future.result()
+            lane.load(start)
+            running[lane] = job, start.stream
         for lane, (job, stream) in list(running.items()):
             before = lane.launched
             lane.launch(min(_BURST, len(stream) - before))
@@ -132,7 +136,7 @@ def _drive(
             if epochs:
                 shop.reporter.advance(epochs=epochs, images=epochs * sum(shop.sizes[user] for user in job.plan.users))
             if lane.launched == len(stream):
-                saved.append(saving.submit(shop.finish, job, lane.export()))
+                saved.append(saving.submit(_finish, shop, job, lane.export()))
                 del running[lane]
                 free.append(lane)
         while saved and saved[0].done():
