@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import nn
 
 from codeward._progress import silent
@@ -78,6 +79,26 @@ def test_the_step_of_a_batch_norm_network_has_the_gradients_and_statistics_of_au
         assert error < 2e-2, name
     for name, value in lane.buffers.items():
         assert torch.allclose(value, network.get_buffer(name), atol=1e-5), name
+
+
+def test_an_exported_model_is_not_touched_by_the_next_one_and_can_be_saved():
+    recipe = replace(PRESETS["cifar10"], epochs=1, batch_size=16, mean=(0.4,), std=(0.3,))
+    shop = make_shop(recipe, (3, 16, 16), lambda job, weights: None)
+    first, second = (_prepare(Job(ModelPlan((0, 1), 0, seed), ""), shop) for seed in (1, 2))
+    lane = Lane(shop, len(first.stream), make_loss(shop), make_update(recipe))
+    lane.load(first)
+    lane.step()
+    lane.launched = 1
+    fetch = lane.export()
+    wanted = {name: value.clone() for name, value in {**lane.masters, **lane.buffers}.items()}
+    lane.load(second)
+    lane.step()
+    found = fetch()
+    assert list(found) == list(shop.build(0).state_dict())
+    # safetensors refuses tensors that share memory, such as one count of batches for all batch norms.
+    found = load(save(found))
+    for name, value in found.items():
+        assert torch.equal(value, wanted.get(name, torch.tensor(1))), name
 
 
 @pytest.mark.parametrize("joined", [True, False])

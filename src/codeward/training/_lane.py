@@ -228,7 +228,7 @@ class Lane:
         def fetch() -> Weights:
             if event is not None:
                 event.synchronize()
-            found = {name: kept.get(name, done).to("cpu") for name in self.order}
+            found = {name: kept.get(name, done).to("cpu", copy=True) for name in self.order}
             return {name: value.contiguous(memory_format=torch.contiguous_format) for name, value in found.items()}
 
         return fetch
