@@ -1,10 +1,12 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from codeward._errors import InputError
 from codeward.codes import Code
+from codeward.decoding import load_votes, save_votes
 from codeward.experiments import (
     RunFolder,
     ask_grid,
@@ -141,6 +143,22 @@ def test_certified_counts_never_rise_with_the_attackers(grid):
     for found in PARTS["certificates"](cell)["certified"].values():
         assert found["right"] == sorted(found["right"], reverse=True)
         assert found["right"][0] <= found["inputs"]
+
+
+def test_scores_that_come_later_are_still_studied(grid, tmp_path):
+    place = RunFolder(shutil.copytree(grid[0] / "digits-iid/b", tmp_path / "b"))
+    code = Code.load(place.path / "code.json")
+    known = study_cell(place, 0, 0, code, ["explanations", "scores"])
+    assert known["parts"] == ["explanations"]
+    for name in ("validation", "clean"):
+        file = place.votes(0, 0, name)
+        found = load_votes(file)
+        scores = np.full((*found.votes.shape, 10), -5, dtype=np.float32)
+        np.put_along_axis(scores, found.votes[..., None], -0.1, axis=2)
+        save_votes(file, found.votes, found.labels, scores=scores)
+    known = study_cell(place, 0, 0, code, ["explanations", "scores"])
+    assert known["parts"] == ["explanations", "scores"]
+    assert known["decoders"]["soft"]["clean"]["right"]["of"] == len(found.labels)
 
 
 def test_a_study_of_another_kind_is_refused_by_name(grid, tmp_path):

@@ -4,15 +4,17 @@ import json
 import re
 import shutil
 from statistics import fmean, stdev
+from typing import get_args
 
 import pytest
 
 from codeward import InputError
+from codeward.attacks._triggers import Position
 from codeward.cli import main
 from codeward.experiments import RunConfig, RunFolder, plan_study
 from codeward.experiments._records import save_record
 from codeward.report import build_grid_report, count_grid_steps, is_grid, write_grid_report
-from codeward.report._grid._folder import GridRun
+from codeward.report._grid._folder import GridRun, describe_setting
 from codeward.report._grid._paper import Printed
 from codeward.report._grid._studied import list_common
 from codeward.report._grid._table import Cell, Table, share_cell
@@ -359,3 +361,9 @@ def test_a_denominator_of_most_cells_is_said_once_and_the_others_stay():
     assert "50.0% (1 time 20)" in text
     assert "one \\| two" in text
     assert table.to_html().count('title="5 of 10"') == 3
+
+
+@pytest.mark.parametrize("position", get_args(Position))
+def test_every_place_of_a_trigger_has_words(position):
+    words = describe_setting(RunConfig.model_validate({"attack": {"position": position}})).attack
+    assert words == "" if position == "corner" else words.startswith("trigger ")

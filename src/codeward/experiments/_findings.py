@@ -127,8 +127,13 @@ def study_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code, part
     file = place.path / "studies" / f"repeat{repeat}-attackers{n_attackers}.json"
     known = load_study(file) if file.exists() else {}
     missing = [part for part in parts if part not in known.get("parts", [])]
+    if not missing:
+        return known
+    cell = read_cell(place, repeat, n_attackers, code)
+    if cell.scores is None:
+        # Not done either: vote files that hold them may come later.
+        missing = [part for part in missing if part != "scores"]
     if missing:
-        cell = read_cell(place, repeat, n_attackers, code)
         known = {"format": FORMAT, "repeat": repeat, "n_attackers": n_attackers, "code_digest": code.digest, **known}
         for part in missing:
             for key, value in PARTS[part](cell).items():
@@ -190,11 +195,10 @@ def _study_discounted(cell: CellVotes) -> dict[str, Any]:
 
 
 def _study_scores(cell: CellVotes) -> dict[str, Any]:
-    """Our decoder on class scores; nothing where the vote files have none."""
+    """Our decoder on class scores."""
     from codeward.decoding.soft import SoftDecoder
 
-    if cell.scores is None:
-        return {}
+    assert cell.scores is not None
     decoder = SoftDecoder(cell.code).fit(cell.scores[0].astype(np.float64), cell.validation[1])
     sets = [decoder.decode(scores.astype(np.float64)) for scores in cell.scores[1:]]
     labels = [cell.clean[1]] if cell.triggered is None else [cell.clean[1], cell.triggered[1]]

@@ -157,6 +157,14 @@ def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) 
     return Grid(root, tuple(runs), plans)
 
 
+#: Where triggers lie that do not lie in a corner, in words.
+_PLACES = {
+    "fixed-random": "at a random place",
+    "per-image": "at another place in every image",
+    "early-corner": "there before the crop",
+}
+
+
 def describe_setting(config: RunConfig) -> GridSetting:
     """Return data set, split and attack of a run in words."""
     names = list(PAPER_DATASETS)
@@ -169,7 +177,7 @@ def describe_setting(config: RunConfig) -> GridSetting:
     attack = config.attack
     usual = (attack.kind, attack.position, attack.groups) == ("patch", "corner", 1)
     parts = [] if attack.kind == "patch" else [f"{attack.kind} trigger"]
-    parts += [] if attack.position == "corner" else [f"trigger at a {attack.position} place"]
+    parts += [] if attack.position == "corner" else [f"trigger {_PLACES[attack.position]}"]
     parts += [] if attack.groups == 1 else [f"{attack.groups} groups"]
     words = "" if usual else " and ".join(parts)
     rank = (place, dataset, not usual, config.split.kind != "iid", -(alpha or 0), words)
