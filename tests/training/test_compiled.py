@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from codeward._errors import InputError
 from codeward.training import _kernels, build_network
-from codeward.training._compiled import CompiledNetwork, allocate, round_up
+from codeward.training._blueprint import Blueprint, round_up
+from codeward.training._compiled import CompiledNetwork, allocate
 from codeward.training._passes import pool, pool_back, step_adam
 from codeward.training._stacked import is_stackable
 
@@ -26,12 +27,12 @@ def flatten(images):
 def check_against_autograd(network, shape, batch, count, seed=0):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, *shape, generator=generator)
-    compiled = CompiledNetwork(network, shape, batch, generator)
+    compiled = CompiledNetwork(network, Blueprint(network, shape, batch), generator)
     logits = network(images)
     labels = torch.randint(0, logits.shape[1], (batch,), generator=generator)
     # Twice: what the first call leaves in the buffers must not show in the second.
-    compiled.compute_gradients(flatten(images * 2), labels.numpy(), batch, 1.0)
-    got = compiled.compute_gradients(flatten(images), labels.numpy(), count, 0.25)
+    compiled.compute_gradients(images.flatten(1).numpy() * 2, labels.numpy(), batch, 1.0)
+    got = compiled.compute_gradients(images.flatten(1).numpy(), labels.numpy(), count, 0.25)
     torch.testing.assert_close(torch.from_numpy(got.T.copy()), logits, rtol=1e-4, atol=1e-5)
     (functional.cross_entropy(logits[:count], labels[:count], reduction="sum") * 0.25).backward()
     for name, parameter in network.named_parameters():
@@ -127,11 +128,14 @@ def test_steps_equal_those_of_torch_whether_taken_one_by_one_or_in_a_row():
         optimizer.zero_grad()
         (functional.cross_entropy(network(batch[:count]), own[:count], reduction="sum") / 32).backward()
         optimizer.step()
-    rows = np.stack([flatten(batch) for batch in images])
-    whole, parts = (CompiledNetwork(build(), (1, 8, 8), 32, generator) for _ in range(2))
-    whole.train(rows, labels.numpy(), counts, 1 / 32, 3e-3, 0.1)
+    # The samples in another order than that of the batches.
+    order = torch.randperm(7 * 32, generator=generator)
+    rows, own, index = images.flatten(0, 1).flatten(1)[order].numpy(), labels.flatten()[order].numpy(), order.argsort()
+    index = index.reshape(7, 32).numpy()
+    whole, parts = (CompiledNetwork(build(), Blueprint(build(), (1, 8, 8), 32), generator) for _ in range(2))
+    whole.train(rows, own, index, counts, 1 / 32, 3e-3, 0.1)
     for start, stop in ((0, 1), (1, 5), (5, 7)):
-        parts.train(rows[start:stop], labels[start:stop].numpy(), counts[start:stop], 1 / 32, 3e-3, 0.1)
+        parts.train(rows, own, index[start:stop], counts[start:stop], 1 / 32, 3e-3, 0.1)
     for name, value in whole.weights().items():
         assert torch.equal(parts.weights()[name], value)
         torch.testing.assert_close(value, network.get_parameter(name).detach(), rtol=0, atol=1e-5)
@@ -154,16 +158,16 @@ def test_adam_equals_that_of_torch():
 def test_a_model_that_turns_to_nan_between_the_steps_of_another_changes_no_bit_of_it():
     def run(poison):
         generator = torch.Generator().manual_seed(0)
-        mine, other = (
-            CompiledNetwork(build_network("mnist-cnn", (1, 8, 8), 10, seed), (1, 8, 8), 32, generator.clone_state())
-            for seed in (1, 2)
-        )
+        built = [build_network("mnist-cnn", (1, 8, 8), 10, seed) for seed in (1, 2)]
+        blueprint = Blueprint(built[0], (1, 8, 8), 32)
+        mine, other = (CompiledNetwork(network, blueprint, generator.clone_state()) for network in built)
         for _ in range(3):
             images = torch.randn(32, 1, 8, 8, generator=generator)
-            labels = torch.randint(0, 10, (1, 32), generator=generator).numpy()
+            labels = torch.randint(0, 10, (32,), generator=generator).numpy()
             for network, values in ((other, images * (NAN if poison else 1)), (mine, images)):
-                network.train(flatten(values)[None], labels, np.array([32]), 1 / 32, 1e-3, 1e-4)
-        return [network.values[: network.n_weights].copy() for network in (mine, other)]
+                rows, index = values.flatten(1).numpy(), np.arange(32)[None]
+                network.train(rows, labels, index, np.array([32]), 1 / 32, 1e-3, 1e-4)
+        return [network.values[: blueprint.n_weights].copy() for network in (mine, other)]
 
     (clean, before), (beside, after) = run(False), run(True)
     assert np.array_equal(clean, beside)
@@ -192,10 +196,10 @@ def test_dropout_takes_its_masks_from_the_models_own_generator_and_uses_each_bot
     network = nn.Sequential(*layers)
     with torch.no_grad():
         layers[1].weight.fill_(1)
-    images, labels = np.ones(16 * 400, np.float32), np.zeros(16, np.int64)
+    images, labels = np.ones((16, 400), np.float32), np.zeros(16, np.int64)
 
     def run(seed):
-        compiled = CompiledNetwork(network, (1, 20, 20), 16, torch.Generator().manual_seed(seed))
+        compiled = CompiledNetwork(network, Blueprint(network, (1, 20, 20), 16), torch.Generator().manual_seed(seed))
         found = []
         for _ in range(2):
             # logits = first mask * second mask;  d loss / d weight = sum(first mask * second mask * slope)
@@ -215,15 +219,23 @@ def test_dropout_takes_its_masks_from_the_models_own_generator_and_uses_each_bot
 
 
 def test_sizes_that_do_not_fit_are_refused_before_any_kernel_reads_them():
-    generator = torch.Generator()
     for layers, words in (
         ([nn.Flatten(), nn.Linear(63, 10)], "does not fit"),
         ([nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(144, 10)], "does not fit"),
         ([nn.Conv2d(1, 4, 9), nn.Flatten(), nn.Linear(4, 10)], "leaves nothing"),
     ):
         with pytest.raises(InputError, match=words):
-            CompiledNetwork(nn.Sequential(*layers), (1, 8, 8), 16, generator)
-    network = CompiledNetwork(build_network("mlp", (1, 8, 8), 10, 0), (1, 8, 8), 16, generator)
+            Blueprint(nn.Sequential(*layers), (1, 8, 8), 16)
+    built = build_network("mlp", (1, 8, 8), 10, 0)
+    network = CompiledNetwork(built, Blueprint(built, (1, 8, 8), 16), torch.Generator())
     with pytest.raises(ValueError, match="batches of 16"):
-        network.compute_gradients(np.zeros(64 * 15, np.float32), np.zeros(16, np.int64), 16, 1.0)
+        network.compute_gradients(np.zeros((15, 64), np.float32), np.zeros(15, np.int64), 15, 1.0)
+    with pytest.raises(ValueError, match="batches of 16"):
+        network.compute_gradients(np.zeros((16, 63), np.float32), np.zeros(16, np.int64), 16, 1.0)
+    rows, labels = np.zeros((20, 64), np.float32), np.zeros(20, np.int64)
+    for wrong in (-1, 20):
+        with pytest.raises(ValueError, match="for 20 samples"):
+            network.train(rows, labels, np.full((1, 16), wrong), np.array([16]), 1.0, 1e-3, 0.0)
+    with pytest.raises(ValueError, match="for 20 samples"):
+        network.train(rows, labels[1:], np.zeros((1, 16), np.int64), np.array([16]), 1.0, 1e-3, 0.0)
     assert [round_up(batch) for batch in (1, 16, 17, 100)] == [16, 16, 32, 112]

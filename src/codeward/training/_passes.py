@@ -1,4 +1,4 @@
-"""Passes over the numbers of one small network, compiled by numba: borders, pooling, ReLU, loss, Adam.
+"""Passes over the numbers of one small network, compiled by numba: batches, borders, pooling, ReLU, loss, Adam.
 
 Flat float32 arrays with the batch innermost, as in `codeward.training._kernels`. Without ``fastmath``: every number is
 the one that IEEE arithmetic gives for the expression, whichever instructions compute it, and NaN stays NaN.
@@ -13,6 +13,21 @@ from codeward.training._vectors import LANES, fill, load, store, where_equal, wh
 
 _Floats = NDArray[np.float32]
 _Ints = NDArray[np.int64]
+
+
+@njit(cache=True, nogil=True)
+def pick_batch(samples: _Floats, labels: _Ints, index: _Ints, out: _Floats, own_labels: _Ints) -> None:
+    """Write the samples (rows) and labels at ``index``, the batch innermost.
+
+    A vector of the batch at a time: reads go along its 16 samples, and every line of ``out`` is written once.
+    """
+    batch, pixels = index.size, samples.shape[1]
+    for begin in range(0, batch, LANES):
+        for pixel in range(pixels):
+            for place in range(begin, begin + LANES):
+                out[pixel * batch + place] = samples[index[place], pixel]
+    for place in range(batch):
+        own_labels[place] = labels[index[place]]
 
 
 @njit(cache=True, nogil=True)

@@ -13,6 +13,7 @@ from codeward.training._kernels import correlate, multiply, sum_places
 from codeward.training._passes import (
     apply_mask,
     differentiate_loss,
+    pick_batch,
     place_inside,
     pool,
     pool_back,
@@ -65,9 +66,10 @@ def run_program(
     lines: _Ints,
     table: _Ints,
     values: _Floats,
-    images: _Floats,
     start: int,
+    samples: _Floats,
     labels: _Ints,
+    index: _Ints,
     counts: _Ints,
     share: float,
     moments: _Floats,
@@ -77,12 +79,14 @@ def run_program(
 ) -> None:
     """Run the lines for each of a row of batches, then take a step of Adam; with ``rate`` 0 weights stay as they are.
 
-    A batch is first copied to place ``start``. Weights are the first of ``values``, their gradients the next, and
-    ``moments`` has two rows of as many; ``taken`` steps were taken before. For the loss see `differentiate_loss`.
+    Batch ``i``, the samples ``index[i]``, is first put at place ``start``. Weights are the first of ``values``, their
+    gradients the next, and ``moments`` has two rows of as many; ``taken`` steps were taken before. For the loss see
+    `differentiate_loss`.
     """
-    batch, size = labels.shape[1], moments.shape[1]
-    for step in range(len(images)):
-        values[start : start + images.shape[1]] = images[step]
+    batch, size = index.shape[1], moments.shape[1]
+    own_labels = np.empty(batch, np.int64)
+    for step in range(len(index)):
+        pick_batch(samples, labels, index[step], values[start:], own_labels)
         for i in range(len(lines)):
             line = lines[i]
             kernel, a, b, c, d, e, f = line[0], line[1], line[2], line[3], line[4], line[5], line[6]
@@ -107,7 +111,7 @@ def run_program(
             elif kernel == MASK:
                 apply_mask(values[a : a + b], values[c:], values[d:])
             elif kernel == LOSS:
-                differentiate_loss(values[a : a + b], labels[step], counts[step], share, values[c : c + b])
+                differentiate_loss(values[a : a + b], own_labels, counts[step], share, values[c : c + b])
         if rate > 0:
             weights, grad = values[:size], values[size : 2 * size]
             step_adam(weights, grad, moments[0], moments[1], taken + step + 1, rate, decay)

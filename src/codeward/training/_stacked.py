@@ -2,18 +2,26 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from codeward._errors import InputError
 from codeward.training._architectures import Shape
 from codeward.training._jobs import Job, Workshop, count_workers, run_in_threads
 from codeward.training._plan import batch_width, count_steps, plan_batches
+from codeward.training._resident import ResidentSamples
 
-#: Pixels of the batches that are gathered, and trained on, without coming back to Python.
-_GATHERED = 2**16
+if TYPE_CHECKING:
+    from codeward.training._blueprint import Blueprint
+
+#: Pixels of the batches that are trained on without coming back to Python.
+_GATHERED = 2**18
+#: Pixels of a model's own samples up to which they are prepared once for all epochs: 64 MiB.
+_KEPT = 2**24
 
 _LAYERS = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Flatten)
 
@@ -54,39 +62,61 @@ def train_stacked(jobs: Sequence[Job], shop: Workshop) -> None:
     depend on its own job only.
     """
     longest_first = sorted(jobs, key=lambda job: -count_steps(job.plan, shop.sizes, shop.settings))
-    tasks = [partial(_train_one, job, shop) for job in longest_first]
+    blueprints: dict[tuple[str, int], Blueprint] = {}
+    tasks = [partial(_train_one, job, shop, blueprints) for job in longest_first]
     run_in_threads(tasks, shop.stop, count_workers(len(tasks)))
 
 
-def _train_one(job: Job, shop: Workshop) -> None:
+def _train_one(job: Job, shop: Workshop, blueprints: dict[tuple[str, int], "Blueprint"]) -> None:
     # Here, because a federated user who trains with torch should not have to load a compiler.
-    from codeward.training._compiled import CompiledNetwork, round_up
+    from codeward.training._blueprint import Blueprint, round_up
+    from codeward.training._compiled import CompiledNetwork
 
     settings, samples, seed = shop.settings, shop.samples, job.plan.seed
     own_sizes = [shop.sizes[user] for user in job.plan.users]
     width = batch_width(own_sizes, settings.batch_size)
     stream = plan_batches(job.plan, shop.sizes, settings, width)
     batch = round_up(width)
-    network = CompiledNetwork(shop.build(seed), shop.shape, batch, torch.Generator().manual_seed(seed))
-    if network.n_classes < settings.n_classes:
-        raise InputError(f"architecture: {network.n_classes} outputs, but n_classes is {settings.n_classes}")
+    built = shop.build(seed)
+    # By all that a blueprint depends on, since kernels trust it: a builder of the user's may not always build alike.
+    like = repr(built), batch
+    if like not in blueprints:
+        blueprints[like] = Blueprint(built, shop.shape, batch)
+    blueprint = blueprints[like]
+    if blueprint.n_classes < settings.n_classes:
+        raise InputError(f"architecture: {blueprint.n_classes} outputs, but n_classes is {settings.n_classes}")
+    network = CompiledNetwork(built, blueprint, torch.Generator().manual_seed(seed))
     # Places past the width repeat the batch's last sample; they have no weight in the loss.
-    past = ((0, 0), (0, batch - width))
-    index, shifts = (torch.from_numpy(np.pad(array, past, mode="edge")) for array in (stream.index, stream.shifts))
-    together = max(1, _GATHERED // (batch * int(np.prod(shop.shape))))
+    filled = np.minimum(np.arange(batch), width - 1)
+    index, shifts = stream.index[:, filled], stream.shifts[:, filled]
+    rate, decay, pixels = settings.learning_rate, settings.weight_decay, int(np.prod(shop.shape))
+    together = max(1, _GATHERED // (batch * pixels))
+    own = None if samples.augments or sum(own_sizes) * pixels > _KEPT else np.unique(index)
+    if own is not None:
+        images, labels = _take(samples, own, None)
+        index = np.searchsorted(own, index)
     for start in range(0, len(stream), together):
         if shop.stop.is_set():
             return
         part = slice(start, start + together)
-        gathered = samples.gather(index[part], shifts[part]).permute(0, 4, 2, 3, 1)
-        images = gathered.clone(memory_format=torch.contiguous_format).flatten(1).numpy()
-        labels = samples.labels[index[part]].numpy()
-        rate, decay = settings.learning_rate, settings.weight_decay
-        network.train(images, labels, stream.counts[part], 1 / stream.full, rate, decay)
-        epochs = (start + len(images)) // stream.steps_per_epoch - start // stream.steps_per_epoch
+        which = index[part]
+        if own is None:
+            images, labels = _take(samples, which.ravel(), shifts[part].ravel())
+            which = np.arange(which.size).reshape(which.shape)
+        network.train(images, labels, which, stream.counts[part], 1 / stream.full, rate, decay)
+        epochs = (start + len(which)) // stream.steps_per_epoch - start // stream.steps_per_epoch
         if epochs:
             shop.reporter.advance(epochs=epochs, images=epochs * sum(own_sizes))
     shop.finish(job, network.weights())
+
+
+def _take(
+    samples: ResidentSamples, index: NDArray[np.int64], shifts: NDArray[np.uint8] | None
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the images at ``index``, (n, channels * height * width), and their labels."""
+    where = torch.from_numpy(index)
+    images = samples.gather(where, None if shifts is None else torch.from_numpy(shifts)).permute(0, 3, 1, 2)
+    return images.reshape(len(index), -1).numpy(), samples.labels[where].numpy()
 
 
 def _is_known(layer: nn.Module) -> bool:
