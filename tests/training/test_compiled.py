@@ -12,6 +12,7 @@ from codeward.training import _kernels, build_network
 from codeward.training._blueprint import Blueprint, round_up
 from codeward.training._compiled import CompiledNetwork, allocate
 from codeward.training._passes import pool, pool_back, step_adam
+from codeward.training._program import run_program
 from codeward.training._stacked import is_stackable
 
 NAN = float("nan")
@@ -216,6 +217,22 @@ def test_dropout_takes_its_masks_from_the_models_own_generator_and_uses_each_bot
     assert not np.array_equal(drawn[0], drawn[1])
     np.testing.assert_allclose(np.unique(drawn), [0, 2 / 0.75], rtol=1e-6)
     assert abs(float((drawn == 0).mean()) - (1 - 0.75 * 0.5)) < 0.02
+
+
+def test_no_layout_of_the_arguments_makes_another_program_to_compile():
+    built = build_network("mlp", (1, 8, 8), 10, 0)
+    network, again = (CompiledNetwork(built, Blueprint(built, (1, 8, 8), 16), torch.Generator()) for _ in range(2))
+    rng = np.random.default_rng(0)
+    rows, labels, index = (
+        rng.standard_normal((20, 64), np.float32),
+        rng.integers(0, 10, 20),
+        rng.integers(0, 20, (3, 16)),
+    )
+    network.train(rows, labels, index, np.full(3, 16), 1.0, 1e-3, 0.0)
+    known = list(run_program.signatures)
+    again.train(np.asfortranarray(rows), labels, np.asfortranarray(index), np.full(3, 16), 1.0, 1e-3, 0.0)
+    assert run_program.signatures == known
+    assert np.array_equal(network.values, again.values)
 
 
 def test_sizes_that_do_not_fit_are_refused_before_any_kernel_reads_them():

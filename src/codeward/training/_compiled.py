@@ -78,6 +78,8 @@ class CompiledNetwork:
             raise ValueError(f"samples {samples.shape} and index {index.shape} for batches of {known.batch}")
         if labels.shape != samples.shape[:1] or index.min() < 0 or index.max() >= len(samples):
             raise ValueError(f"labels {labels.shape} and an index up to {index.max()} for {len(samples)} samples")
+        # Another layout in memory would be another program to compile.
+        samples, index = np.ascontiguousarray(samples), np.ascontiguousarray(index)
         for layer in known.drops:
             layer.draw(torch.from_numpy(self.values), self.generator)
         run_program(
