@@ -20,17 +20,20 @@ CHUNK = 20_000
 def decode(
     votes: Path = typer.Argument(..., help="Vote file: .npz (votes, labels, confusion) or .csv."),
     code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
-    decoder: str = typer.Option("bayes", help="bayes, plurality, consensus or soft (class scores, where there are)."),
+    decoder: str = typer.Option(
+        "bayes", help="bayes, groups (two independent groups), plurality, consensus or soft (class scores)."
+    ),
     validation: Path | None = typer.Option(
         None, help="Vote file of clean labelled inputs: confusion matrices (bayes) or the fit (soft) come from it."
     ),
     attackers: int | None = typer.Option(None, help="consensus: the most users that may attack (k)."),
     errors: int = typer.Option(0, help="consensus: wrong clean votes to tolerate (e)."),
-    attack_rate: float = typer.Option(0.5, help="bayes: prior probability of an attack (A)."),
-    success_rate: float = typer.Option(0.99, help="bayes: how often a trigger works in a hit model (S)."),
-    max_attackers: int = typer.Option(3, help="bayes: the number of attackers is uniform on 0 to this (Q)."),
+    attack_rate: float = typer.Option(0.5, help="bayes, groups: prior probability of an attack (A)."),
+    success_rate: float = typer.Option(0.99, help="bayes, groups: how often a trigger works in a hit model (S)."),
+    max_attackers: int = typer.Option(3, help="bayes, groups: attackers (of a group) are uniform on 0 to this (Q)."),
+    second_rate: float = typer.Option(0.01, help="groups: prior probability that an attack has a second group (B)."),
     accuracy: float | None = typer.Option(
-        None, help="bayes: assume models this accurate, errors alike, when nothing is known."
+        None, help="bayes, groups: assume models this accurate, errors alike, when nothing is known."
     ),
     classes: int | None = typer.Option(
         None, help="Number of classes; by default as in the confusion matrices or the votes."
@@ -71,7 +74,7 @@ def decode(
     n_classes = find_classes(reader, classes)
 
     # 1. The decoder, and where its noise model comes from.
-    from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
+    from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder, TwoGroupDecoder
 
     source = None
     chosen: Decoder
@@ -81,22 +84,23 @@ def decode(
         if attackers is None:
             raise InputError("--decoder consensus needs --attackers K")
         chosen = ConsensusDecoder(the_code, attackers, errors, n_classes)
-    elif decoder == "bayes":
+    elif decoder in ("bayes", "groups"):
         if max_attackers < 0:
             raise InputError(f"--max-attackers must be 0 or more, got {max_attackers}")
         confusion, source = find_confusion(reader, n_classes, accuracy, validation)
         prior = [1 / (max_attackers + 1)] * (max_attackers + 1)
-        chosen = BayesDecoder(the_code, confusion, attack_rate, success_rate, prior)
+        known = (the_code, confusion, attack_rate, success_rate, prior)
+        chosen = BayesDecoder(*known) if decoder == "bayes" else TwoGroupDecoder(*known, second_rate)
     elif decoder == "soft":
         chosen, source = fit_soft(the_code, reader, validation, false_alarm_rate, as_json)
         false_alarm_rate = None  # the fit has set the alarm
     else:
-        raise InputError(f"--decoder must be bayes, plurality, consensus or soft, got {decoder!r}")
+        raise InputError(f"--decoder must be bayes, groups, plurality, consensus or soft, got {decoder!r}")
 
     # 2. One pass over the file; a second one before it where a threshold is to be set.
     if false_alarm_rate is not None:
         threshold = _find_threshold(reader, chosen, false_alarm_rate)
-    held_out = decoder == "bayes" and accuracy is None and reader.confusion is None and validation is None
+    held_out = decoder in ("bayes", "groups") and accuracy is None and reader.confusion is None and validation is None
     summary = Summary(the_code, 0.5 if threshold is None else threshold, held_out)
     with open_writer(output, the_code) as write:
         for start, part, verdicts in _decode_file(reader, chosen, batch, as_json):

@@ -6,6 +6,7 @@ from codeward.decoding._consensus import ConsensusDecoder
 from codeward.decoding._decoded import NO_VERDICT, Decoded, Decoder
 from codeward.decoding._detection import RocCurve, alarm_threshold, roc_curve
 from codeward.decoding._explanation import name_attackers
+from codeward.decoding._groups import TwoGroupDecoder
 from codeward.decoding._models import ConfusionModel, VoteModel, count_confusion, estimate_confusion, smooth_confusion
 from codeward.decoding._plurality import PluralityDecoder
 from codeward.decoding._scorefiles import load_scores, save_scores
@@ -22,6 +23,7 @@ __all__ = [
     "PluralityDecoder",
     "Pooled",
     "RocCurve",
+    "TwoGroupDecoder",
     "VoteModel",
     "VoteReader",
     "VoteSet",

@@ -121,7 +121,7 @@ class BayesDecoder:
     @property
     def failure_(self) -> float:
         """log(1 - S), `IMPOSSIBLE` for S = 1."""
-        return max(float(np.log1p(-self.success_rate)), IMPOSSIBLE) if self.success_rate < 1 else IMPOSSIBLE
+        return log_failure(self.success_rate)
 
     @property
     def is_exact(self) -> bool:
@@ -226,3 +226,8 @@ class BayesDecoder:
             by_label,
             np.zeros(votes.shape[0]),
         )
+
+
+def log_failure(success_rate: float) -> float:
+    """Return log(1 - S), `IMPOSSIBLE` for S = 1."""
+    return max(float(np.log1p(-success_rate)), IMPOSSIBLE) if success_rate < 1 else IMPOSSIBLE
