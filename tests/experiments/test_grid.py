@@ -161,6 +161,32 @@ def test_scores_that_come_later_are_still_studied(grid, tmp_path):
     assert known["decoders"]["soft"]["clean"]["right"]["of"] == len(found.labels)
 
 
+def test_two_groups_are_studied_by_the_decoder_for_them_and_by_nothing_for_one(tmp_path):
+    plan = plan_study("past", smoke=True, codes=("c",), splits=("iid-two-groups",), attackers=(0, 1))
+    config = plan["digits-iid-two-groups/c"]
+    plan = {
+        "digits-iid-two-groups/c": config.model_copy(
+            update={"training": config.training.model_copy(update={"epochs": 1})}
+        )
+    }
+    ask_grid(plan, tmp_path, ModelStore(tmp_path / "store"))
+    study_grid(plan, tmp_path)
+    place = tmp_path / "digits-iid-two-groups/c"
+    records = {record["n_attackers"]: record["figures"] for _, record in count_grid(plan, tmp_path)}
+    for size in (0, 1):
+        study = load_study(place / "studies" / f"repeat0-attackers{size}.json")
+        assert study["parts"] == ["groups"]
+        found, figures = study["groups"], records[size]
+        assert len(found["triggered"]) == len(figures["groups"]) == 2 * size
+        for name in ("plurality", "bayes"):
+            assert found["clean"][name]["right"] == figures["clean"]["all"][name]
+            for one, group in zip(found["triggered"], figures["groups"], strict=True):
+                assert one[name]["right"] == group["triggered"]["all"][name]
+        assert {*found["clean"]} == {"plurality", "bayes", "two-groups"}
+    with pytest.raises(InputError, match="one attacking group"):
+        study_cell(RunFolder(place), 0, 1, Code.load(place / "code.json"), ["paper"])
+
+
 def test_a_study_of_another_kind_is_refused_by_name(grid, tmp_path):
     folder, _, _ = grid
     copy = tmp_path / "d"

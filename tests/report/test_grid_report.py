@@ -367,3 +367,23 @@ def test_a_denominator_of_most_cells_is_said_once_and_the_others_stay():
 def test_every_place_of_a_trigger_has_words(position):
     words = describe_setting(RunConfig.model_validate({"attack": {"position": position}})).attack
     assert words == "" if position == "corner" else words.startswith("trigger ")
+
+
+def test_independent_groups_are_counted_together_beside_runs_of_one_group(tmp_path):
+    plans = plan_study("past") | plan_study("figure5")
+    for path, triggers in (("mnist-iid-two-groups/c", (0.6, 0.4)), ("mnist-iid/c", (0.99,))):
+        place, config = RunFolder(tmp_path / path), plans[path]
+        code = place.open(config)
+        put_record(place, config, code, 0, 2, 0.1, 0.5)
+        parts = [
+            {
+                name: {"right": share(value + more), "alarms": share(0)}
+                for name, more in (("plurality", 0.0), ("bayes", 0.001), ("two-groups", 0.002))
+            }
+            for value in (0.9, *triggers)
+        ]
+        put_study(place, code, 0, 2, groups={"clean": parts[0], "triggered": parts[1:]})
+    table = build_grid_report(tmp_path).markdown.split("Independent groups")[1]
+    for setting, values, of in (("IID", (99.0, 99.1, 99.2), "1,000"), ("IID, 2 groups", (50.0, 50.1, 50.2), "2,000")):
+        cells = " | ".join(f"{value:.1f}% (1 time {of})" for value in values)
+        assert f"| MNIST, {setting} | c | {cells} |" in table

@@ -22,7 +22,9 @@ from codeward.decoding import (
     BayesDecoder,
     ConsensusDecoder,
     Decoded,
+    Decoder,
     PluralityDecoder,
+    TwoGroupDecoder,
     estimate_confusion,
     load_votes,
     name_attackers,
@@ -30,7 +32,7 @@ from codeward.decoding import (
     roc_curve,
     tracking_score,
 )
-from codeward.experiments._cells import read_about
+from codeward.experiments._cells import name_triggered, read_about
 from codeward.experiments._folder import RunFolder
 from codeward.experiments._measure import ALARM
 from codeward.experiments._records import share
@@ -62,11 +64,13 @@ class CellVotes:
     ----------
     code : Code
     n_classes : int
-    validation, clean, triggered : tuple of (votes, labels)
-        ``triggered`` is None without attackers.
+    validation, clean : tuple of (votes, labels)
+    groups : tuple of tuple of (votes, labels)
+        Inputs with the trigger of each attacking group.
     attackers : tuple of int
+        Of the first group; empty without.
     target : int
-        -1 without attackers.
+        Of the first group; -1 without.
     scores : tuple of ndarray, shape (N, m, c), or None
         Of the same inputs, where the vote files have them.
     """
@@ -75,7 +79,7 @@ class CellVotes:
     n_classes: int
     validation: tuple[NDArray[np.int64], NDArray[np.int64]]
     clean: tuple[NDArray[np.int64], NDArray[np.int64]]
-    triggered: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+    groups: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
     attackers: tuple[int, ...]
     target: int
     scores: tuple[NDArray[Any], ...] | None
@@ -89,6 +93,13 @@ class CellVotes:
         """Return the paper's decoder, with its assumptions unless told otherwise."""
         return BayesDecoder(self.code, self.confusion, **assumed)
 
+    @property
+    def triggered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Inputs with the trigger of the one attacking group; None without attackers."""
+        if len(self.groups) > 1:
+            raise InputError("this part of a study is for one attacking group")
+        return self.groups[0] if self.groups else None
+
     @cached_property
     def others(self) -> NDArray[np.bool_]:
         """Triggered inputs whose true label is not the target: those an attack can change."""
@@ -98,12 +109,10 @@ class CellVotes:
 
 
 def read_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code) -> CellVotes:
-    """Read the vote files of a cell with at most one attacking group."""
+    """Read the vote files of a cell."""
     about = read_about(place, repeat, n_attackers, code)
-    if len(about["groups"]) > 1:
-        raise InputError(f"{place.path}: studies are for one attacking group")
-
-    names = ["validation", "clean"] + ["triggered"] * len(about["groups"])
+    n_groups = len(about["groups"])
+    names = ["validation", "clean", *(name_triggered(number, n_groups) for number in range(n_groups))]
     sets = [load_votes(place.votes(repeat, n_attackers, name)) for name in names]
     pairs = [(found.votes, found.labels) for found in sets if found.labels is not None]
     if len(pairs) < len(sets):
@@ -115,7 +124,7 @@ def read_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code) -> Ce
         about["classes"],
         pairs[0],
         pairs[1],
-        pairs[2] if about["groups"] else None,
+        tuple(pairs[2:]),
         tuple(group["attackers"]),
         group["target"],
         scores if len(scores) == len(sets) else None,
@@ -233,6 +242,23 @@ def _study_assumptions(cell: CellVotes) -> dict[str, Any]:
     return {"assumed": rows}
 
 
+def _study_groups(cell: CellVotes) -> dict[str, Any]:
+    """One decoder that knows one attacking group and one that knows two, on the trigger of every group there is."""
+    decoders: dict[str, Decoder] = {
+        "plurality": PluralityDecoder(n_classes=cell.n_classes),
+        "bayes": cell.decoder(),
+        "two-groups": TwoGroupDecoder(cell.code, cell.confusion),
+    }
+    counted = [
+        {
+            name: count_right(decoder.decode(votes), labels, np.ones(len(labels), dtype=bool))
+            for name, decoder in decoders.items()
+        }
+        for votes, labels in (cell.clean, *cell.groups)
+    ]
+    return {"groups": {"clean": counted[0], "triggered": counted[1:]}}
+
+
 def _study_certificates(cell: CellVotes) -> dict[str, Any]:
     """Certified accuracy on clean votes of models that nobody attacked; nothing for others."""
     if cell.attackers:
@@ -261,12 +287,13 @@ PARTS: dict[str, Callable[[CellVotes], dict[str, Any]]] = {
     "explanations": _study_explanations,
     "discounted": _study_discounted,
     "scores": _study_scores,
+    "groups": _study_groups,
     "assumptions": _study_assumptions,
     "certificates": _study_certificates,
 }
 
 
-def choose_parts(path: str, repeat: int, n_attackers: int, smoke: bool = False) -> tuple[str, ...]:
+def choose_parts(path: str, repeat: int, n_attackers: int, smoke: bool = False, n_groups: int = 1) -> tuple[str, ...]:
     """Return the parts that a cell of a grid gets: the costly ones where they are compared.
 
     Parameters
@@ -276,7 +303,11 @@ def choose_parts(path: str, repeat: int, n_attackers: int, smoke: bool = False) 
     repeat, n_attackers : int
     smoke : bool
         Leave out what takes over a second a cell.
+    n_groups : int
+        Attacking groups of the run; most parts are for one.
     """
+    if n_groups > 1:
+        return ("groups",)
     setting, _, code = path.rpartition("/")
     # With skewed data the records say enough; who is named, and what is detected, is compared where data are IID.
     parts = ["paper", "explanations"] if "-iid" in setting or smoke else []
@@ -286,6 +317,9 @@ def choose_parts(path: str, repeat: int, n_attackers: int, smoke: bool = False) 
         parts.append("assumptions")
     if repeat == 0 and setting.endswith("-iid") and code in ("c", "d", "g", "h", "h16", "btc3416") and not smoke:
         parts += ["discounted", "scores"]
+    # What the decoder for two groups costs where there is one.
+    if repeat == 0 and setting.endswith("-iid") and code in ("c", "d") and not smoke:
+        parts.append("groups")
     return tuple(parts)
 
 

@@ -126,11 +126,11 @@ def study_grid(
     runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False, smoke: bool = False
 ) -> None:
     """Study the votes of every cell beyond its record; see `choose_parts` for what each gets. Nothing is trained."""
-    cells = [cell for cell in list_cells(runs, folder) if cell.is_asked and cell.config.attack.groups == 1]
+    cells = [cell for cell in list_cells(runs, folder) if cell.is_asked]
     with show_progress("studying", len(cells), quiet=not progress) as bar:
         for cell in cells:
             code = Code.load(cell.place.path / "code.json")
-            parts = choose_parts(cell.path, cell.repeat, cell.n_attackers, smoke)
+            parts = choose_parts(cell.path, cell.repeat, cell.n_attackers, smoke, cell.config.attack.groups)
             study_cell(cell.place, cell.repeat, cell.n_attackers, code, parts)
             bar.advance(note=f"cells, {cell.path}")
 

@@ -1,6 +1,7 @@
 """Past the paper: designed codes, other attacks, other decoders, wrong assumptions, detection and certificates."""
 
 from dataclasses import replace
+from itertools import product
 
 from codeward.experiments._studies import DESIGNED
 from codeward.report._grid._folder import Grid, GridRun
@@ -83,6 +84,34 @@ def tabulate_attacks(grid: Grid) -> Table | None:
         "Votes for the target in hit models, then right labels on all triggered inputs, by number of attackers (of "
         "each group). Marked: the trigger works on fewer than 90%.",
         ("code", *(f"{kind}, {size}" for kind in kinds for size in sizes)),
+        groups,
+    )
+
+
+def tabulate_groups(grid: Grid) -> Table | None:
+    """Show decoders that know one attacking group and two, where there are two, and where there is one."""
+    names = {"plurality": "vote", "bayes": "paper's decoder", "two-groups": "for two groups"}
+    groups: Groups = {}
+    for run in grid.pick(attack=None):
+        studies = [(study["n_attackers"], study["groups"]) for study in run.studies if "groups" in study]
+        cells = []
+        for size, name in product(grid.sizes, names):
+            here = [found for k, found in studies if k == size]
+            # All triggers together.
+            counts = [
+                [part[name]["right"] for part in (found["triggered"] if size else [found["clean"]])] for found in here
+            ]
+            cells.append(share_cell([{key: sum(c[key] for c in found) for key in ("count", "of")} for found in counts]))
+        if studies:
+            groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
+    if not any("2 groups" in name for name in groups):
+        return None
+    return _make(
+        "groups",
+        "Independent groups",
+        "Right labels of the plain vote, the paper's decoder, which knows one attacking group, and ours for two; on "
+        "clean inputs at 0, else on the triggered inputs of all groups, by number of attackers (of each group).",
+        ("code", *(f"{size}: {words}" for size in grid.sizes for words in names.values())),
         groups,
     )
 

@@ -66,6 +66,7 @@ def collect_tables(grid: Grid) -> dict[str, list[Table]]:
         "past": [
             _past.tabulate_designed(grid),
             _past.tabulate_attacks(grid),
+            _past.tabulate_groups(grid),
             *_past.tabulate_decoders(grid),
             _past.tabulate_assumed(grid),
             _past.tabulate_detection(grid),
