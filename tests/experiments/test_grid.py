@@ -237,6 +237,8 @@ def test_class_shares_are_drawn_once_for_each_way_of_dealing(grid, tmp_path):
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store"))
     assert draw_grid(plan, copy) == [copy / "digits-iid/b/plots/users.svg"]
     assert draw_grid(plan, copy) == []
+    # Not even when the run that has the picture is not asked for.
+    assert draw_grid({"digits-iid/d": plan["digits-iid/d"]}, copy) == []
     assert draw_grid(plan, tmp_path / "empty") == []
     (copy / "digits-iid/b/plots/users.svg").unlink()
     elsewhere = {path: config.model_copy(update={"dataset": "mnist"}) for path, config in plan.items()}

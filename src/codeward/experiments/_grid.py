@@ -14,7 +14,7 @@ from codeward.attacks import poison_users
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
 from codeward.experiments._cells import ask_cell, draw_attack
-from codeward.experiments._config import RunConfig
+from codeward.experiments._config import RunConfig, load_config
 from codeward.experiments._findings import choose_parts, study_cell
 from codeward.experiments._folder import RunFolder
 from codeward.experiments._records import load_record
@@ -140,23 +140,26 @@ def draw_grid(
 ) -> list[Path]:
     """Draw which user holds how much of which class, once for each way of dealing data; needs the data, trains nothing.
 
-    The picture (``plots/users.svg``, first repeat) goes to the first run with votes that is dealt so; where one of them
-    has a picture, none is drawn. Needs matplotlib.
+    The picture (``plots/users.svg``, first repeat) goes to the first run with votes that is dealt so; where a run of the
+    grid folder has one, of these runs or not, none is drawn. Needs matplotlib.
     """
-    dealt: dict[str, list[GridCell]] = {}
-    for cell in list_cells(runs, folder):
-        if cell.repeat == 0 and (cell.is_recorded or cell.is_asked):
-            dealt.setdefault(f"{cell.config.dataset} {cell.config.split}", []).append(cell)
+    known = {
+        _name_dealing(load_config(file.parents[1] / "config.yaml")) for file in Path(folder).glob("*/*/plots/users.svg")
+    }
     drawn = []
-    for cells in dealt.values():
-        files = [cell.place.path / "plots" / "users.svg" for cell in cells]
-        if any(file.exists() for file in files):
+    for cell in list_cells(runs, folder):
+        config = cell.config
+        if cell.repeat or not (cell.is_recorded or cell.is_asked) or _name_dealing(config) in known:
             continue
-        config = cells[0].config
-        pair = load_dataset(config.dataset, data_dir)
-        plot_class_shares(pair.train.labels, deal_data(config, 0, pair), files[0], n_classes=pair.n_classes)
-        drawn.append(files[0])
+        known.add(_name_dealing(config))
+        pair, file = load_dataset(config.dataset, data_dir), cell.place.path / "plots" / "users.svg"
+        plot_class_shares(pair.train.labels, deal_data(config, 0, pair), file, n_classes=pair.n_classes)
+        drawn.append(file)
     return drawn
+
+
+def _name_dealing(config: RunConfig) -> str:
+    return f"{config.dataset} {config.split}"
 
 
 def _repeats(cells: Sequence[GridCell]) -> list[int]:
