@@ -140,8 +140,8 @@ def draw_grid(
 ) -> list[Path]:
     """Draw which user holds how much of which class, once for each way of dealing data; needs the data, trains nothing.
 
-    The picture (``plots/users.svg``, first repeat) goes to the first run with votes that is dealt so; where a run of the
-    grid folder has one, of these runs or not, none is drawn. Needs matplotlib.
+    The picture (``plots/users.svg``, first repeat) goes to the first run with votes that is dealt so; where a run of
+    the grid folder has one, of these runs or not, none is drawn. Needs matplotlib.
     """
     known = {
         _name_dealing(load_config(file.parents[1] / "config.yaml")) for file in Path(folder).glob("*/*/plots/users.svg")
