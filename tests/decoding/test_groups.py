@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from codeward._errors import InputError, TooLargeError
 from codeward.cli import main
 from codeward.codes import Code, named_code
-from codeward.decoding import BayesDecoder, TwoGroupDecoder, estimate_confusion, load_votes, save_votes
+from codeward.decoding import BayesDecoder, TwoGroupDecoder, _pairs, estimate_confusion, load_votes, save_votes
+from codeward.decoding._pair_kernels import sum_pairs
 
 RESULTS = Path(__file__).parents[2] / "results" / "mnist-iid-two-groups" / "c"
 
@@ -81,6 +82,32 @@ def test_it_is_its_formula(seed, prior, rates, n_classes):
         assert targets[found.targets[row]] >= targets.max() * (1 - 1e-9)
 
 
+@given(seed=st.integers(0, 2**32 - 1), n_models=st.integers(1, 20), rates=st.tuples(*[st.floats(0.01, 0.99)] * 2))
+@settings(max_examples=30, deadline=None)
+def test_sums_by_logarithms_and_without_are_the_same(seed, n_models, rates):
+    rng = np.random.default_rng(seed)
+    matrix = rng.random((n_models, 7)) < 0.5
+    matrix[0] |= ~matrix.any(axis=0)
+    matrix[:, 0] |= ~matrix.any(axis=1)
+    confusion = rng.dirichlet(np.full(4, 0.3), (n_models, 4)).clip(1e-6)
+    confusion /= confusion.sum(axis=2, keepdims=True)
+    votes = rng.integers(0, 4, (5, n_models))
+    decoder = TwoGroupDecoder(Code(matrix), confusion, 0.5, rates[0], (0.25, 0.5, 0.25), 0.3, rates[1])
+    with pytest.MonkeyPatch.context() as patch:
+        called = []
+        patch.setattr(_pairs, "sum_pairs", lambda *given: (called.append(1), sum_pairs(*given)))
+        plain = decoder.decode(votes)
+        assert called
+        patch.setattr(_pairs, "_RANGE", 0.0)
+        called.clear()
+        logs = decoder.decode(votes)
+        assert not called
+    for name in ("attack_probability", "label_probability", "user_probability"):
+        np.testing.assert_allclose(getattr(plain, name), getattr(logs, name), rtol=1e-9, atol=1e-12)
+    assert (plain.targets == logs.targets).all()
+    assert list(plain.suspects) == list(logs.suspects)
+
+
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=10, deadline=None)
 def test_without_a_second_group_it_is_the_papers_decoder(seed):
@@ -137,6 +164,19 @@ def test_what_cannot_be_decoded_is_refused_with_a_reason(options, error, words):
     confusion = np.full((12, 2, 2), 0.5)
     with pytest.raises(error, match=words):
         TwoGroupDecoder(code, confusion, **options).decode(np.zeros((1, 12), dtype=int))
+
+
+def test_certain_success_and_more_models_than_a_word_has_bits_are_summed_by_logarithms():
+    rng = np.random.default_rng(0)
+    matrix = rng.random((70, 5)) < 0.5
+    matrix[:, 0] |= ~matrix.any(axis=1)
+    confusion = np.full((70, 3, 3), 0.05) + np.eye(3) * 0.85
+    votes = np.where(matrix[:, 1], 2, 0)[None]
+    found = TwoGroupDecoder(Code(matrix), confusion, success_rate=1.0).decode(votes)
+    assert found.labels.tolist() == [0]
+    assert found.targets.tolist() == [2]
+    assert found.suspects[0] == (1,)
+    assert np.isfinite(found.label_probability).all()
 
 
 def test_one_class_is_refused():

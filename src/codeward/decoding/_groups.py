@@ -11,7 +11,7 @@ from codeward.codes import Code
 from codeward.decoding._bayes import BayesDecoder, log_failure
 from codeward.decoding._decoded import Decoded, distinct_rows, first_best
 from codeward.decoding._models import VoteModel, check_votes
-from codeward.decoding._pairs import add_logs, log_rate, weigh_pairs
+from codeward.decoding._pairs import Patterns, add_logs, log_rate, weigh_pairs
 from codeward.decoding._sets import AttackerSets, gather_attacker_sets
 from codeward.decoding._threads import share_rows
 
@@ -113,7 +113,7 @@ class TwoGroupDecoder:
         attacked, by_user = np.empty(size), np.empty((size, self.code.n_users))
         suspects: list[tuple[int, ...]] = [()] * size
         clean = single.vote_model_.log_likelihood(distinct)
-        patterns, others = ((sets.bits.astype(np.float64), np.log(sets.weights)) for sets in (single.sets_, second))
+        patterns, others = Patterns.take(single.sets_), Patterns.take(second)
         rates = [(log_rate(rate), log_failure(rate)) for rate in (self.success_rate, self.second_success_rate)]
         # (1 - B) for one group; B / (c - 1) for two, since the second target is another than the first.
         one, two = log_rate(1 - self.second_rate), log_rate(self.second_rate) - np.log(n_classes - 1)
