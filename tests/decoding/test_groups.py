@@ -166,6 +166,12 @@ def test_what_cannot_be_decoded_is_refused_with_a_reason(options, error, words):
         TwoGroupDecoder(code, confusion, **options).decode(np.zeros((1, 12), dtype=int))
 
 
+def test_many_users_are_refused_before_their_sets_are_listed():
+    code = Code(np.ones((2, 1000), dtype=bool))
+    with pytest.raises(TooLargeError, match="166,667,501 attacker sets"):
+        TwoGroupDecoder(code, np.full((2, 2, 2), 0.5)).decode(np.zeros((1, 2), dtype=int))
+
+
 def test_certain_success_and_more_models_than_a_word_has_bits_are_summed_by_logarithms():
     rng = np.random.default_rng(0)
     matrix = rng.random((70, 5)) < 0.5

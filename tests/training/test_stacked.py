@@ -89,11 +89,14 @@ def test_bytes_do_not_depend_on_the_number_of_threads_or_on_how_many_batches_are
     users = make_users()
     before = train(users, architecture, "stacked")
     monkeypatch.setattr(_stacked, "count_workers", lambda n_tasks: 1)
+    # A batch at a time, of samples that are prepared once, then of samples that are too many for that.
     monkeypatch.setattr(_stacked, "_GATHERED", 1)
-    after = train(users, architecture, "stacked")
-    for model in range(3):
-        for name, value in before.weights(model).items():
-            assert torch.equal(after.weights(model)[name], value)
+    for kept in (_stacked._KEPT, 0):
+        monkeypatch.setattr(_stacked, "_KEPT", kept)
+        after = train(users, architecture, "stacked")
+        for model in range(3):
+            for name, value in before.weights(model).items():
+                assert torch.equal(after.weights(model)[name], value)
 
 
 def test_a_network_with_too_few_outputs_is_refused(monkeypatch):

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, TooLargeError
-from codeward.codes import Code
-from codeward.decoding._bayes import BayesDecoder, log_failure
+from codeward.codes import Code, count_attacker_sets
+from codeward.decoding._bayes import EXACT_SETS, BayesDecoder, log_failure
 from codeward.decoding._decoded import Decoded, distinct_rows, first_best
 from codeward.decoding._models import VoteModel, check_votes
 from codeward.decoding._pairs import Patterns, add_logs, log_rate, weigh_pairs
@@ -85,6 +85,10 @@ class TwoGroupDecoder:
         single = BayesDecoder(self.code, self.confusion, *rates, self.attackers_prior, method="exact")
         if single.n_classes < 2:
             raise InputError("two groups have two targets, so there must be at least two classes")
+        # Before any of them is listed.
+        sets = count_attacker_sets(self.code.n_users, single.prior_.size - 1)
+        if sets > EXACT_SETS:
+            raise TooLargeError(f"{sets:,} attacker sets; allow fewer attackers a group, or use BayesDecoder")
         return single
 
     @cached_property
