@@ -11,8 +11,8 @@ Needs Triton, which comes with torch for GPUs; nothing else imports this module.
 """
 
 import torch
-import triton  # type: ignore[import-not-found,unused-ignore]
-import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
+import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from torch import Tensor
 
 #: Rows and channels of a tile, partial sums added at a time, warps, programs at most, tiles loaded ahead: the best of
