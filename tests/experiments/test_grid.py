@@ -19,7 +19,8 @@ from codeward.experiments import (
     run_experiment,
     study_grid,
 )
-from codeward.experiments._findings import PARTS, choose_parts, load_study, read_cell, study_cell
+from codeward.experiments._cell_votes import CellVotes, read_cell
+from codeward.experiments._findings import PARTS, choose_parts, load_study, study_cell
 from codeward.training import ModelStore
 
 
@@ -145,6 +146,44 @@ def test_certified_counts_never_rise_with_the_attackers(grid):
         assert found["right"][0] <= found["inputs"]
 
 
+def test_models_that_no_attacker_feeds_are_asked_alone():
+    """Written out on a cell where honest models, hit models and the trigger each do something of their own."""
+    rng = np.random.default_rng(5)
+    n_inputs, honest = 300, [0, 3]
+    code = Code([[1, 0, 0], [0, 1, 1], [1, 1, 0], [1, 0, 0]])
+    confusion_votes = rng.integers(0, 3, (200, 4)), rng.integers(0, 3, 200)
+    labels = rng.integers(0, 3, n_inputs)
+    clean = np.repeat(labels[:, None], 4, axis=1)
+    triggered = np.where(rng.random((n_inputs, 4)) < 0.4, rng.integers(0, 3, (n_inputs, 4)), labels[:, None])
+    reached = np.array([False, True, True, False])
+    cell = CellVotes(code, 3, confusion_votes, (clean, labels), ((triggered, labels),), (1,), 2, reached, None)
+    found = PARTS["unreached"](cell)["unreached"]
+    assert found["models"] == 2
+    assert found["single"]["clean"] == {"count": 2 * n_inputs, "of": 2 * n_inputs}
+    right = sum(int(triggered[row, i] == labels[row]) for row in range(n_inputs) for i in honest)
+    assert found["single"]["triggered"] == [{"count": right, "of": 2 * n_inputs}]
+    likely = [
+        max(range(3), key=lambda y: (sum(np.log(cell.confusion[i, y, vote[i]]) for i in honest), -y))
+        for vote in triggered
+    ]
+    assert found["known"]["triggered"] == [{"count": int((np.array(likely) == labels).sum()), "of": n_inputs}]
+
+
+def test_the_attackers_of_all_groups_are_left_out_when_models_are_asked_alone(tmp_path):
+    plan = plan_study("past", smoke=True, codes=("d",), splits=("iid-two-groups",), attackers=(3,))
+    ((path, config),) = plan.items()
+    plan[path] = config.model_copy(update={"training": config.training.model_copy(update={"epochs": 1})})
+    ask_grid(plan, tmp_path, ModelStore(tmp_path / "store"))
+    code = Code.load(tmp_path / path / "code.json")
+    cell = read_cell(RunFolder(tmp_path / path), 0, 3, code)
+    ((_, record),) = count_grid(plan, tmp_path)
+    everyone = [user for group in record["figures"]["groups"] for user in group["attackers"]]
+    assert len(everyone) == 6
+    assert cell.reached.tolist() == [any(row[everyone]) for row in code.matrix]
+    # Six of twelve users reach all six models of d: nothing is left to ask.
+    assert PARTS["unreached"](cell) == {"unreached": {"models": 0}}
+
+
 def test_scores_that_come_later_are_still_studied(grid, tmp_path):
     place = RunFolder(shutil.copytree(grid[0] / "digits-iid/b", tmp_path / "b"))
     code = Code.load(place.path / "code.json")
@@ -175,7 +214,7 @@ def test_two_groups_are_studied_by_the_decoder_for_them_and_by_nothing_for_one(t
     records = {record["n_attackers"]: record["figures"] for _, record in count_grid(plan, tmp_path)}
     for size in (0, 1):
         study = load_study(place / "studies" / f"repeat0-attackers{size}.json")
-        assert study["parts"] == ["groups"]
+        assert study["parts"] == ["groups", "unreached"]
         found, figures = study["groups"], records[size]
         assert len(found["triggered"]) == len(figures["groups"]) == 2 * size
         for name in ("plurality", "bayes"):

@@ -387,3 +387,20 @@ def test_independent_groups_are_counted_together_beside_runs_of_one_group(tmp_pa
     for setting, values, of in (("IID", (99.0, 99.1, 99.2), "1,000"), ("IID, 2 groups", (50.0, 50.1, 50.2), "2,000")):
         cells = " | ".join(f"{value:.1f}% (1 time {of})" for value in values)
         assert f"| MNIST, {setting} | c | {cells} |" in table
+
+
+def test_what_the_trigger_costs_stands_beside_the_decoder_on_the_same_repeats(tmp_path):
+    plans = plan_study("figure5")
+    place, config = RunFolder(tmp_path / "mnist-iid/c"), plans["mnist-iid/c"]
+    code = place.open(config)
+    for repeat, bayes in enumerate((0.6, 0.1)):
+        put_record(place, config, code, repeat, 2, 0.1, bayes)
+        assert "What the trigger itself costs" not in build_grid_report(tmp_path).markdown
+    # The second repeat reaches every model: nothing to compare there, and its record is left out, too.
+    single = {"clean": share(0.9, 9000), "triggered": [share(0.7, 9000)]}
+    known = {"clean": share(0.95), "triggered": [share(0.65)]}
+    put_study(place, code, 0, 2, unreached={"models": 9, "single": single, "known": known})
+    put_study(place, code, 1, 2, unreached={"models": 0})
+    table = build_grid_report(tmp_path).markdown.split("What the trigger itself costs")[1]
+    cells = " | ".join(f"{value}.0% (1 time {of})" for value, of in ((90, "9,000"), (70, "9,000"), (65, "1,000")))
+    assert f"| MNIST, IID | c | {cells} | 60.0% (1 time 1,000) |" in table

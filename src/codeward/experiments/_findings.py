@@ -5,8 +5,6 @@ One JSON file a cell, ``studies/<cell>.json`` in its run folder, made from vote 
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,20 +17,17 @@ from codeward._files import write_text_atomic
 from codeward.certify import certify
 from codeward.codes import Code, inspect
 from codeward.decoding import (
-    BayesDecoder,
     ConsensusDecoder,
     Decoded,
     Decoder,
     PluralityDecoder,
     TwoGroupDecoder,
-    estimate_confusion,
-    load_votes,
     name_attackers,
     pool_evidence,
     roc_curve,
     tracking_score,
 )
-from codeward.experiments._cells import name_triggered, read_about
+from codeward.experiments._cell_votes import CellVotes, read_cell
 from codeward.experiments._folder import RunFolder
 from codeward.experiments._measure import ALARM
 from codeward.experiments._records import share
@@ -54,81 +49,6 @@ CERTIFIED = 500
 
 #: Largest k of a certificate.
 TOP = 4
-
-
-@dataclass(frozen=True)
-class CellVotes:
-    """The votes of one cell and the decoders of the paper on them.
-
-    Attributes
-    ----------
-    code : Code
-    n_classes : int
-    validation, clean : tuple of (votes, labels)
-    groups : tuple of tuple of (votes, labels)
-        Inputs with the trigger of each attacking group.
-    attackers : tuple of int
-        Of the first group; empty without.
-    target : int
-        Of the first group; -1 without.
-    scores : tuple of ndarray, shape (N, m, c), or None
-        Of the same inputs, where the vote files have them.
-    """
-
-    code: Code
-    n_classes: int
-    validation: tuple[NDArray[np.int64], NDArray[np.int64]]
-    clean: tuple[NDArray[np.int64], NDArray[np.int64]]
-    groups: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
-    attackers: tuple[int, ...]
-    target: int
-    scores: tuple[NDArray[Any], ...] | None
-
-    @cached_property
-    def confusion(self) -> NDArray[np.float64]:
-        """Confusion matrices of the validation half, shape (m, c, c)."""
-        return estimate_confusion(*self.validation, self.n_classes)
-
-    def decoder(self, **assumed: Any) -> BayesDecoder:
-        """Return the paper's decoder, with its assumptions unless told otherwise."""
-        return BayesDecoder(self.code, self.confusion, **assumed)
-
-    @property
-    def triggered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Inputs with the trigger of the one attacking group; None without attackers."""
-        if len(self.groups) > 1:
-            raise InputError("this part of a study is for one attacking group")
-        return self.groups[0] if self.groups else None
-
-    @cached_property
-    def others(self) -> NDArray[np.bool_]:
-        """Triggered inputs whose true label is not the target: those an attack can change."""
-        assert self.triggered is not None
-        rows: NDArray[np.bool_] = self.triggered[1] != self.target
-        return rows
-
-
-def read_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code) -> CellVotes:
-    """Read the vote files of a cell."""
-    about = read_about(place, repeat, n_attackers, code)
-    n_groups = len(about["groups"])
-    names = ["validation", "clean", *(name_triggered(number, n_groups) for number in range(n_groups))]
-    sets = [load_votes(place.votes(repeat, n_attackers, name)) for name in names]
-    pairs = [(found.votes, found.labels) for found in sets if found.labels is not None]
-    if len(pairs) < len(sets):
-        raise InputError(f"{place.path}: the votes of a run need labels to be studied")
-    scores = tuple(found.scores for found in sets if found.scores is not None)
-    group: dict[str, Any] = about["groups"][0] if about["groups"] else {"attackers": [], "target": -1}
-    return CellVotes(
-        code,
-        about["classes"],
-        pairs[0],
-        pairs[1],
-        tuple(pairs[2:]),
-        tuple(group["attackers"]),
-        group["target"],
-        scores if len(scores) == len(sets) else None,
-    )
 
 
 def study_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code, parts: Iterable[str]) -> dict[str, Any]:
@@ -259,6 +179,30 @@ def _study_groups(cell: CellVotes) -> dict[str, Any]:
     return {"groups": {"clean": counted[0], "triggered": counted[1:]}}
 
 
+def _study_unreached(cell: CellVotes) -> dict[str, Any]:
+    """Ask the models that no attacker fed alone, to tell what the trigger itself costs from what the decoder loses.
+
+    A trigger over the whole image makes inputs harder for honest models too, which no decoder can undo. ``single``: one
+    such model. ``known``: the label with the highest likelihood of their votes, that is, the paper's decoder told who
+    attacks and trusting nothing that they reach. A yardstick, since nobody has those names.
+    """
+    honest = ~cell.reached
+    if not cell.groups or not honest.any():
+        return {"unreached": {"models": int(honest.sum())}}
+    logs, models = np.log(cell.confusion[honest]), np.arange(int(honest.sum()))
+    single, known = [], []
+    for votes, labels in (cell.clean, *cell.groups):
+        said = votes[:, honest]
+        single.append(share(int((said == labels[:, None]).sum()), said.size))
+        # argmax over l of sum over honest i of log C[i, l, y_i]; ties go to the lowest label.
+        likely = logs[models, :, said].sum(axis=1).argmax(axis=1)
+        known.append(share(int((likely == labels).sum()), len(labels)))
+    figures = {
+        name: {"clean": found[0], "triggered": found[1:]} for name, found in (("single", single), ("known", known))
+    }
+    return {"unreached": {"models": len(models), **figures}}
+
+
 def _study_certificates(cell: CellVotes) -> dict[str, Any]:
     """Certified accuracy on clean votes of models that nobody attacked; nothing for others."""
     if cell.attackers:
@@ -288,6 +232,7 @@ PARTS: dict[str, Callable[[CellVotes], dict[str, Any]]] = {
     "discounted": _study_discounted,
     "scores": _study_scores,
     "groups": _study_groups,
+    "unreached": _study_unreached,
     "assumptions": _study_assumptions,
     "certificates": _study_certificates,
 }
@@ -307,10 +252,10 @@ def choose_parts(path: str, repeat: int, n_attackers: int, smoke: bool = False, 
         Attacking groups of the run; most parts are for one.
     """
     if n_groups > 1:
-        return ("groups",)
+        return ("groups", "unreached")
     setting, _, code = path.rpartition("/")
     # With skewed data the records say enough; who is named, and what is detected, is compared where data are IID.
-    parts = ["paper", "explanations"] if "-iid" in setting or smoke else []
+    parts = ["paper", "explanations", "unreached"] if "-iid" in setting or smoke else []
     if repeat == 0 and n_attackers == 0 and not smoke:
         parts.append("certificates")
     if repeat == 0 and code in ("c", "d"):

@@ -8,7 +8,16 @@ from codeward.report._grid._folder import Grid, GridRun
 from codeward.report._grid._measured import list_records, list_shares
 from codeward.report._grid._paper import DESIGNED_SCHEME, SCHEMES
 from codeward.report._grid._studied import list_common
-from codeward.report._grid._table import Cell, Table, auc_cell, count_attackers, shaded_cell, share_cell
+from codeward.report._grid._table import (
+    Cell,
+    Groups,
+    Table,
+    auc_cell,
+    count_attackers,
+    make_table,
+    shaded_cell,
+    share_cell,
+)
 from codeward.report._tables import Share
 
 DECODERS = {
@@ -22,8 +31,6 @@ BESIDE = ("c", "d")
 
 #: Certificates by how their names in studies start, in words.
 CERTIFICATES = (("plurality", "vote"), ("consensus", "consensus"), ("bayes", "paper's"))
-
-Groups = dict[str, list[tuple[Cell, ...]]]
 
 
 def compare_designed(grid: Grid) -> dict[tuple[str, int], tuple[list[GridRun], set[int]]]:
@@ -49,7 +56,7 @@ def tabulate_designed(grid: Grid) -> Table | None:
             cells = [share_cell(list_shares(run, size, "bayes", repeats=repeats)) for size in grid.sizes]
             row = (Cell(run.code_name), Cell(str(run.code.n_models)), *cells)
             groups.setdefault(f"{setting}, at least {weight} users a model", []).append(row)
-    return _make(
+    return make_table(
         "designed",
         "Designed codes beside c and d",
         "Right labels of the paper's decoder by number of attackers, on the repeats that all codes of a group have. "
@@ -78,7 +85,7 @@ def tabulate_attacks(grid: Grid) -> Table | None:
     if not others:
         return None
     kinds = ("trigger works, hit models", "vote", "paper's decoder")
-    return _make(
+    return make_table(
         "attacks",
         "Other attacks",
         "Votes for the target in hit models, then right labels on all triggered inputs, by number of attackers (of "
@@ -106,7 +113,7 @@ def tabulate_groups(grid: Grid) -> Table | None:
             groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
     if not any("2 groups" in name for name in groups):
         return None
-    return _make(
+    return make_table(
         "groups",
         "Independent groups",
         "Right labels of the plain vote, the paper's decoder, which knows one attacking group, and ours for two; on "
@@ -142,7 +149,7 @@ def tabulate_decoders(grid: Grid) -> list[Table]:
                 cells += _compare(shares, figure == "right")
             groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
         heads = ("code", *(f"{size}: {DECODERS[name]}" for size in grid.sizes for name in shown))
-        table = _make(
+        table = make_table(
             f"decoders-{figure}",
             title,
             f"By number of attackers, on the repeats that all decoders of a code have. {note}",
@@ -169,7 +176,7 @@ def tabulate_assumed(grid: Grid) -> Table | None:
             ]
             label = f"A = {rate:g}, S = {success:g}"
             groups.setdefault(f"{run.setting.name}, code {run.code_name}", []).append((Cell(label), *cells))
-    return _make(
+    return make_table(
         "assumed",
         "Wrong assumptions",
         "The paper's decoder told that a share A of inputs is triggered and that hit models obey with probability S "
@@ -195,7 +202,7 @@ def tabulate_detection(grid: Grid) -> Table | None:
                 cells = [auc_cell([figure["auc"] for figure in found[size]], inputs) for size in sizes]
                 cells += [shaded_cell([figure["hits_at_5"] for figure in found[size]]) for size in sizes]
                 groups.setdefault(run.setting.name, []).append((Cell(f"{run.code_name}, {DECODERS[name]}"), *cells))
-    return _make(
+    return make_table(
         "detection",
         "Telling triggered inputs from clean ones",
         "AUC of the ROC curve of the attack probability (1: always told apart, 0.5: guessing), and the share found at "
@@ -231,7 +238,7 @@ def tabulate_certified_shades(grid: Grid) -> Table | None:
             row = (Cell(run.code_name), *cells, Cell(SCHEMES.get(run.code_name, DESIGNED_SCHEME)))
             groups.setdefault(f"{run.setting.name}, {run.config.users} users", []).append(row)
     heads = [f"{word}, k = {k}" for kind, word in CERTIFICATES for k in range(tops[kind] + 1)]
-    return _make(
+    return make_table(
         "certified-shades",
         "Certified accuracy at a glance",
         "Right labels that no k users can change. Vote and consensus decoder: whatever the models they reach say. "
@@ -258,7 +265,7 @@ def tabulate_certified(grid: Grid) -> Table | None:
                 scheme = SCHEMES.get(run.code_name, DESIGNED_SCHEME)
                 row = (Cell(f"{run.code_name}, {name}"), Cell(threat), Cell(scheme), *cells)
                 groups.setdefault(run.setting.name, []).append(row)
-    return _make(
+    return make_table(
         "certified-all",
         "Certified accuracy of every code, decoder and threat model",
         "Share of clean inputs, judged by models that nobody attacked, with the right label that no k users can "
@@ -284,18 +291,3 @@ def _compare(choices: list[list[Share]], marked: bool) -> list[Cell]:
         replace(cell, mark="good" if marked and cell.value and round(mean, 3) == best else "")
         for cell, mean in zip(cells, means, strict=True)
     ]
-
-
-def _make(
-    name: str,
-    title: str,
-    note: str,
-    heads: tuple[str, ...],
-    groups: Groups,
-    folded: bool = False,
-    quiet: bool = False,
-) -> Table | None:
-    if not groups:
-        return None
-    frozen = tuple((key, tuple(rows)) for key, rows in groups.items())
-    return Table(name, title, note, "setting", heads, frozen, folded, quiet)

@@ -116,6 +116,26 @@ class Table:
         return "\n".join(lines) + "\n"
 
 
+#: Rows by group, as tables are filled.
+Groups = dict[str, list[tuple[Cell, ...]]]
+
+
+def make_table(
+    name: str,
+    title: str,
+    note: str,
+    heads: tuple[str, ...],
+    groups: Groups,
+    folded: bool = False,
+    quiet: bool = False,
+) -> Table | None:
+    """Return a table in groups of settings; None without rows."""
+    if not groups:
+        return None
+    frozen = tuple((key, tuple(rows)) for key, rows in groups.items())
+    return Table(name, title, note, "setting", heads, frozen, folded, quiet)
+
+
 def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> Cell:
     """Return shares of several repeats as a cell; marked where one of them is under ``weak_under``."""
     kept = [share for share in shares if share["of"]]
