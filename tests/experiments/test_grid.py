@@ -184,6 +184,19 @@ def test_the_attackers_of_all_groups_are_left_out_when_models_are_asked_alone(tm
     assert PARTS["unreached"](cell) == {"unreached": {"models": 0}}
 
 
+def test_a_decoder_that_expects_fewer_attacks_raises_fewer_alarms_and_half_is_the_record(grid):
+    folder, _, counted = grid
+    for cell, record in counted:
+        code = Code.load(folder / cell.path / "code.json")
+        rows = PARTS["dial"](read_cell(cell.place, 0, cell.n_attackers, code))["dial"]
+        assert [row["attack_rate"] for row in rows] == sorted((row["attack_rate"] for row in rows), reverse=True)
+        alarms = [row["clean_alarms"]["count"] for row in rows]
+        assert alarms == sorted(alarms, reverse=True)
+        assert rows[0]["clean_right"] == record["figures"]["clean"]["all"]["bayes"]
+        if cell.n_attackers:
+            assert rows[0]["right"] == record["figures"]["groups"][0]["triggered"]["all"]["bayes"]
+
+
 def test_scores_that_come_later_are_still_studied(grid, tmp_path):
     place = RunFolder(shutil.copytree(grid[0] / "digits-iid/b", tmp_path / "b"))
     code = Code.load(place.path / "code.json")

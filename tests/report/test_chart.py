@@ -53,3 +53,12 @@ def test_bars_end_where_shares_do():
 def test_a_line_without_points_is_left_out():
     line = Line("nothing", "blue", False, "disc", ())
     assert "nothing" not in draw_lines([line], "it", "attackers", (0, 1))
+
+
+def test_ticks_may_have_names_of_their_own():
+    line = Line("a", "blue", False, "disc", (Point(0, 0.5, None, ""), Point(1, 0.5, None, "")))
+    chart = draw_lines([line], "it", "rate", (0, 1), ("0.5", "<0.1"))
+    ticks = re.findall(r'text-anchor="middle">([^<]*)</text>', chart)
+    assert ticks == ["0.5", "&lt;0.1", "rate"]
+    with pytest.raises(ValueError, match="shorter"):
+        draw_lines([line], "it", "rate", (0, 1), ("0.5",))

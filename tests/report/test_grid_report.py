@@ -404,3 +404,25 @@ def test_what_the_trigger_costs_stands_beside_the_decoder_on_the_same_repeats(tm
     table = build_grid_report(tmp_path).markdown.split("What the trigger itself costs")[1]
     cells = " | ".join(f"{value}.0% (1 time {of})" for value, of in ((90, "9,000"), (70, "9,000"), (65, "1,000")))
     assert f"| MNIST, IID | c | {cells} | 60.0% (1 time 1,000) |" in table
+
+
+def test_the_dial_goes_from_the_papers_rate_down_with_a_mean_over_repeats(tmp_path):
+    place, config = RunFolder(tmp_path / "mnist-iid/c"), plan_study("figure5")["mnist-iid/c"]
+    code = place.open(config)
+    for repeat, more in enumerate((0.0, 0.02)):
+        for size in (0, 1):
+            put_record(place, config, code, repeat, size, 0.9, 0.9)
+            rows = [
+                {"attack_rate": rate, "success_rate": 0.99, "clean_right": share(clean), "clean_alarms": share(alarms)}
+                | ({"right": share(right + more), "alarms": share(0.9)} if size else {})
+                for rate, clean, alarms, right in ((0.5, 0.8, 0.2, 0.7), (0.01, 0.85, 0.01, 0.6))
+            ]
+            put_study(place, code, repeat, size, dial=rows)
+    report = build_grid_report(tmp_path)
+    rows = read_rows(report.markdown, "The attack rate as a dial")
+    assert [label for _, label in rows] == ["A = 0.5, S = 0.99", "A = 0.01, S = 0.99"]
+    found = rows["MNIST, IID, code c", "A = 0.01, S = 0.99"]
+    assert [cell.split(" (")[0] for cell in found] == ["85.0% ± 0.0", "1.0% ± 0.0", "61.0% ± 1.4"]
+    panel = report.html.split("Turning the attack rate down")[1].split("</figure>")[0]
+    for told in ("clean inputs, A = 0.5: 80.0%", "1 attacker, A = 0.01: 61.0%", "</b> 2 repeats", ">0.01</text>"):
+        assert told in panel

@@ -28,7 +28,11 @@ def decode(
     ),
     attackers: int | None = typer.Option(None, help="consensus: the most users that may attack (k)."),
     errors: int = typer.Option(0, help="consensus: wrong clean votes to tolerate (e)."),
-    attack_rate: float = typer.Option(0.5, help="bayes, groups: prior probability of an attack (A)."),
+    attack_rate: float = typer.Option(
+        0.5,
+        help="bayes, groups: prior probability of an attack (A). Lower: fewer false alarms, but fewer triggers undone "
+        "where attackers leave few models alone.",
+    ),
     success_rate: float = typer.Option(0.99, help="bayes, groups: how often a trigger works in a hit model (S)."),
     max_attackers: int = typer.Option(3, help="bayes, groups: attackers (of a group) are uniform on 0 to this (Q)."),
     second_rate: float = typer.Option(0.01, help="groups: prior probability that an attack has a second group (B)."),

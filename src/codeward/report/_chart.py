@@ -36,7 +36,9 @@ class Line:
     points: tuple[Point, ...]
 
 
-def draw_lines(lines: Sequence[Line], label: str, x_label: str, x_ticks: Sequence[int]) -> str:
+def draw_lines(
+    lines: Sequence[Line], label: str, x_label: str, x_ticks: Sequence[int], x_names: Sequence[str] | None = None
+) -> str:
     """Return a chart of shares between 0 and 100%; every line has its label at its end.
 
     Guarantees: text is escaped, ids are not used, and the same lines give the same bytes.
@@ -50,11 +52,13 @@ def draw_lines(lines: Sequence[Line], label: str, x_label: str, x_ticks: Sequenc
         What the horizontal axis counts.
     x_ticks : sequence of int
         At least two, rising.
+    x_names : sequence of str, optional
+        What stands at the ticks, where it is not their numbers.
     """
     drawn = [line for line in lines if line.points]
     # Room for the longest label: letters are about this wide.
     right = _WIDTH - 20 - 6.3 * max((len(line.label) for line in drawn), default=0)
-    body = _draw_axes(x_label, x_ticks, right)
+    body = _draw_axes(x_label, x_ticks, right, x_names or [str(tick) for tick in x_ticks])
     ends = []
     for place, line in enumerate(drawn):
         shift = (place - (len(drawn) - 1) / 2) * _DODGE
@@ -79,7 +83,7 @@ def draw_sample(kind: str, dashed: bool, marker: Marker) -> str:
     )
 
 
-def _draw_axes(x_label: str, x_ticks: Sequence[int], right: float) -> str:
+def _draw_axes(x_label: str, x_ticks: Sequence[int], right: float, x_names: Sequence[str]) -> str:
     bottom = _HEIGHT - _BOTTOM
     found = ""
     for share in (0, 25, 50, 75, 100):
@@ -88,8 +92,9 @@ def _draw_axes(x_label: str, x_ticks: Sequence[int], right: float) -> str:
         found += (
             f'<text x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{share}{"%" if share == 100 else ""}</text>'
         )
-    for tick in x_ticks:
-        found += f'<text x="{_place_x(tick, x_ticks, right):.1f}" y="{bottom + 14}" text-anchor="middle">{tick}</text>'
+    for tick, name in zip(x_ticks, x_names, strict=True):
+        x = _place_x(tick, x_ticks, right)
+        found += f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{escape(name)}</text>'
     middle = (_LEFT + right) / 2
     return (
         found + f'<text class="quiet" x="{middle:.1f}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'

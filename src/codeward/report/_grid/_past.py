@@ -161,32 +161,6 @@ def tabulate_decoders(grid: Grid) -> list[Table]:
     return tables
 
 
-def tabulate_assumed(grid: Grid) -> Table | None:
-    """Show what becomes of the paper's decoder under wrong rates of attack and success."""
-    sizes = [size for size in grid.sizes if size]
-    groups: Groups = {}
-    for run in grid.pick(attack=None):
-        rows = [(study["n_attackers"], row) for study in run.studies for row in study.get("assumed", [])]
-        for rate, success in sorted({(row["attack_rate"], row["success_rate"]) for _, row in rows}):
-            here = [(size, r) for size, r in rows if (r["attack_rate"], r["success_rate"]) == (rate, success)]
-            cells = [
-                share_cell([row["clean_right"] for size, row in here if size == 0]),
-                share_cell([row["clean_alarms"] for size, row in here if size == 0]),
-                *(share_cell([row["right"] for k, row in here if k == size and "right" in row]) for size in sizes),
-            ]
-            label = f"A = {rate:g}, S = {success:g}"
-            groups.setdefault(f"{run.setting.name}, code {run.code_name}", []).append((Cell(label), *cells))
-    return make_table(
-        "assumed",
-        "Wrong assumptions",
-        "The paper's decoder told that a share A of inputs is triggered and that hit models obey with probability S "
-        "(the paper: A = 0.5, S = 0.99). Without attackers on clean inputs, else right labels on all triggered inputs.",
-        ("assumed", "clean right", "false alarms", *map(count_attackers, sizes)),
-        groups,
-        folded=True,
-    )
-
-
 def tabulate_detection(grid: Grid) -> Table | None:
     """Area under the ROC curve, and hits at 5% false alarms."""
     sizes = [size for size in grid.sizes if size]

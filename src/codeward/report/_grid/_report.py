@@ -8,7 +8,7 @@ from typing import Any
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward._progress import Progress, silent
-from codeward.report._grid import _measured, _past, _sections, _tracking, _unreached
+from codeward.report._grid import _measured, _past, _rates, _sections, _tracking, _unreached
 from codeward.report._grid._folder import Grid, list_run_folders, open_grid
 from codeward.report._grid._table import Table
 from codeward.report._page import write_page
@@ -69,7 +69,8 @@ def collect_tables(grid: Grid) -> dict[str, list[Table]]:
             _unreached.tabulate_unreached(grid),
             _past.tabulate_groups(grid),
             *_past.tabulate_decoders(grid),
-            _past.tabulate_assumed(grid),
+            _rates.tabulate_dial(grid),
+            _rates.tabulate_assumed(grid),
             _past.tabulate_detection(grid),
         ],
         "certified": [_past.tabulate_certified_shades(grid), _past.tabulate_certified(grid)],

@@ -14,6 +14,7 @@ from codeward.report._grid._figures import (
 from codeward.report._grid._folder import Grid, GridRun
 from codeward.report._grid._measured import count_progress, list_records, list_shares
 from codeward.report._grid._paper import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, TABLE1
+from codeward.report._grid._rates import draw_dial
 from codeward.report._grid._roc import draw_roc
 from codeward.report._grid._table import Table
 from codeward.report._grid._tracking import list_tracking, tracking_cell
@@ -105,7 +106,8 @@ def write_past(grid: Grid, tables: Sequence[Table]) -> str:
         "other decoders on the same votes, and the paper's decoder with wrong assumptions. In the panels the number of "
         "models stands beside the code.</p>"
     )
-    return write_part("past", words + drawn + _join(tables) + draw_roc(grid)) if drawn or tables else ""
+    pictures = draw_roc(grid) + draw_dial(grid)
+    return write_part("past", words + drawn + _join(tables) + pictures) if drawn or tables else ""
 
 
 def write_certified(grid: Grid, tables: Sequence[Table]) -> str:

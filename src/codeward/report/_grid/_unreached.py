@@ -4,7 +4,7 @@ from codeward.experiments._studies import DESIGNED
 from codeward.report._grid._folder import Grid, GridRun
 from codeward.report._grid._measured import list_shares
 from codeward.report._grid._past import BESIDE
-from codeward.report._grid._table import Cell, Groups, Table, make_table, share_cell
+from codeward.report._grid._table import Cell, Groups, Table, make_table, shaded_cell
 
 
 def tabulate_unreached(grid: Grid) -> Table | None:
@@ -25,6 +25,7 @@ def tabulate_unreached(grid: Grid) -> Table | None:
         ("code", *(f"{size}: {kind}" for size in sizes for kind in kinds)),
         groups,
         folded=True,
+        quiet=True,
     )
 
 
@@ -38,4 +39,4 @@ def _compare(run: GridRun, size: int) -> list[Cell]:
     clean = [part["single"]["clean"] for part in figures]
     single, known = ([share for part in figures for share in part[name]["triggered"]] for name in ("single", "known"))
     decoded = list_shares(run, size, "bayes", repeats=set(found))
-    return [share_cell(shares) for shares in (clean, single, known, decoded)]
+    return [shaded_cell(shares) for shares in (clean, single, known, decoded)]
