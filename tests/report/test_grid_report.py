@@ -414,7 +414,7 @@ def test_the_dial_goes_from_the_papers_rate_down_with_a_mean_over_repeats(tmp_pa
             put_record(place, config, code, repeat, size, 0.9, 0.9)
             rows = [
                 {"attack_rate": rate, "success_rate": 0.99, "clean_right": share(clean), "clean_alarms": share(alarms)}
-                | ({"right": share(right + more), "alarms": share(0.9)} if size else {})
+                | ({"right": share(right + more), "alarms": share(0.9)} if size else {"kept": 2 + repeat})
                 for rate, clean, alarms, right in ((0.5, 0.8, 0.2, 0.7), (0.01, 0.85, 0.01, 0.6))
             ]
             put_study(place, code, repeat, size, dial=rows)
@@ -422,7 +422,8 @@ def test_the_dial_goes_from_the_papers_rate_down_with_a_mean_over_repeats(tmp_pa
     rows = read_rows(report.markdown, "The attack rate as a dial")
     assert [label for _, label in rows] == ["A = 0.5, S = 0.99", "A = 0.01, S = 0.99"]
     found = rows["MNIST, IID, code c", "A = 0.01, S = 0.99"]
-    assert [cell.split(" (")[0] for cell in found] == ["85.0% ± 0.0", "1.0% ± 0.0", "61.0% ± 1.4"]
+    assert [cell.split(" (")[0] for cell in found] == ["2 to 3", "85.0% ± 0.0", "1.0% ± 0.0", "61.0% ± 1.4"]
+    assert found[0] == "2 to 3 (code: 4)"
     panel = report.html.split("Turning the attack rate down")[1].split("</figure>")[0]
     for told in ("clean inputs, A = 0.5: 80.0%", "1 attacker, A = 0.01: 61.0%", "</b> 2 repeats", ">0.01</text>"):
         assert told in panel

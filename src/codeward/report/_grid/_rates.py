@@ -1,7 +1,9 @@
 """The paper's decoder under other rates of attack and success than the paper's."""
 
 from html import escape
+from typing import Any
 
+from codeward.codes import inspect
 from codeward.experiments._studies import DESIGNED
 from codeward.report._chart import Line, Marker, draw_lines
 from codeward.report._grid._figures import make_point
@@ -21,8 +23,11 @@ def tabulate_dial(grid: Grid) -> Table | None:
         grid.pick([*BESIDE, *DESIGNED]),
         "dial",
         "The attack rate as a dial",
-        "The paper's decoder told that a share A of inputs is triggered (the paper: A = 0.5, S = 0.99). Without "
+        "The paper's decoder told that a share A of inputs is triggered (the paper: A = 0.5, S = 0.99). First the "
+        "most attackers whose every attack it undoes when all models that they leave alone are right (proved with the "
+        "confusion matrices of every repeat, up to 3), and the most that the code lets any decoder undo. Without "
         "attackers on clean inputs, else right labels on all triggered inputs.",
+        with_kept=True,
     )
 
 
@@ -83,19 +88,32 @@ def _draw_panel(run: GridRun) -> str:
     return f"<figure><figcaption><b>{escape(title)}</b> {remark}</figcaption>{chart}</figure>"
 
 
-def _tabulate_rates(grid: Grid, runs: list[GridRun], part: str, title: str, note: str) -> Table | None:
+def _tabulate_rates(
+    grid: Grid, runs: list[GridRun], part: str, title: str, note: str, with_kept: bool = False
+) -> Table | None:
     sizes = [size for size in grid.sizes if size]
     groups: Groups = {}
     for run in runs:
         rows = [(study["n_attackers"], row) for study in run.studies for row in study.get(part, [])]
+        name = f"{run.setting.name}, code {run.code_name}"
         for rate, success in dict.fromkeys((row["attack_rate"], row["success_rate"]) for _, row in rows):
             here = [(size, r) for size, r in rows if (r["attack_rate"], r["success_rate"]) == (rate, success)]
-            cells = [
+            cells = [_show_kept(run, [row for _, row in here])] if with_kept else []
+            cells += [
                 share_cell([row["clean_right"] for size, row in here if size == 0]),
                 share_cell([row["clean_alarms"] for size, row in here if size == 0]),
                 *(share_cell([row["right"] for k, row in here if k == size and "right" in row]) for size in sizes),
             ]
-            label = f"A = {rate:g}, S = {success:g}"
-            groups.setdefault(f"{run.setting.name}, code {run.code_name}", []).append((Cell(label), *cells))
-    heads = ("assumed", "clean right", "false alarms", *map(count_attackers, sizes))
+            groups.setdefault(name, []).append((Cell(f"A = {rate:g}, S = {success:g}"), *cells))
+    kept = ("undone if no model errs",) if with_kept else ()
+    heads = ("assumed", *kept, "clean right", "false alarms", *map(count_attackers, sizes))
     return make_table(part, title, note, heads, groups, folded=True)
+
+
+def _show_kept(run: GridRun, rows: list[dict[str, Any]]) -> Cell:
+    """Return the attackers that are undone as long as no model errs, beside those that the code could undo."""
+    kept = [row["kept"] for row in rows if "kept" in row]
+    if not kept:
+        return Cell("")
+    told = str(min(kept)) if min(kept) == max(kept) else f"{min(kept)} to {max(kept)}"
+    return Cell(told, f"code: {inspect(run.code).correct}")
