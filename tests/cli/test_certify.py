@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from codeward.certify import certify, certify_collective
+from codeward.certify import certify, certify_agreement, certify_collective
 from codeward.cli import main
 from codeward.codes import Code, named_code
 from codeward.decoding import BayesDecoder, estimate_confusion, save_votes
@@ -72,6 +72,13 @@ def test_bayes_is_fitted_on_even_and_measured_on_odd_inputs(files, capsys):
     assert out["measured_inputs"] == 30
     assert out["certified"]["0"] == pytest.approx((expected.labels == labels)[1::2].mean())
     assert "even-numbered" in out["confusion"]
+    kept = certify_agreement(code, decoder, 4, max_attackers=1)
+    assert (out["error_free"]["attackers"], out["error_free"]["searched"]) == (kept.n_attackers, 1)
+    assert (out["error_free"]["broken_by"] is None) == (kept.witness is None)
+    assert call(files, "--threat", "deterministic", "--decoder", "bayes", "-k", 1) == 0
+    assert f"up to k = {kept.n_attackers} (of 1 tried)" in capsys.readouterr().out
+    assert call(files, "--threat", "deterministic", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["error_free"] is None
 
 
 def test_consensus_collective_and_plot(files, capsys):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from codeward import InputError
+from codeward.certify import certify_agreement
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, load_votes
 from codeward.report import build_report, count_steps, write_report
@@ -53,6 +54,18 @@ def test_tables_have_captions_and_headers_with_scope_and_scroll_by_themselves(re
 def test_the_success_of_the_attack_comes_before_any_accuracy(report):
     measured = report.html[report.html.index("What was measured") :]
     assert measured.index("hit models say the target") < measured.index("plurality right")
+
+
+def test_what_the_decoder_keeps_of_the_promise_is_said_with_an_attack_that_it_does_not_undo(report):
+    run = report.run
+    votes = run.votes(run.cells[0][0], "clean")
+    kept = certify_agreement(run.code, run.decoder(votes.confusion), 10, max_attackers=3)
+    assert kept.n_attackers < run.inspection.correct
+    told = report.html.split("The decoder of this run")[1].split("</p>")[0]
+    users = "user" if kept.n_attackers == 1 else "users"
+    assert f"up to <b>{kept.n_attackers} {users}</b> as long as no other sub-model errs, fewer than" in told
+    names = ", ".join(map(str, kept.witness.attackers))
+    assert f"(users {names}, label {kept.label}, target {kept.witness.target})" in told
 
 
 def test_cells_past_what_the_code_corrects_are_marked(report):

@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from codeward.certify._agreement import Agreement, certify_agreement, is_affordable
 from codeward.certify._certificates import Certificates, Threat, Witness, join_certificates
 from codeward.certify._collective import CollectiveCertificate, certify_collective
 from codeward.certify._curves import CertifiedCurve, certified_accuracy, plot_certified_accuracy
@@ -15,6 +16,7 @@ from codeward.certify._pointwise import certify
 from codeward.certify._published import certify_bagging, certify_dpa, certify_finite_aggregation
 
 __all__ = [
+    "Agreement",
     "Certificates",
     "CertifiedCurve",
     "CollectiveCertificate",
@@ -22,10 +24,12 @@ __all__ = [
     "Witness",
     "certified_accuracy",
     "certify",
+    "certify_agreement",
     "certify_bagging",
     "certify_collective",
     "certify_dpa",
     "certify_finite_aggregation",
+    "is_affordable",
     "join_certificates",
     "plot_certified_accuracy",
 ]

@@ -167,6 +167,11 @@ def show_summary(
         console.print(f"no verdict: {tally.silent:,} inputs (radius 0)")
     if tally.inexact:
         console.print(f"{tally.inexact:,} radii are lower bounds (searched up to {tally.last.searched} users)")
+    if facts.get("error_free"):
+        found = facts["error_free"]
+        console.print(
+            f"if no model errs: undoes all attacks up to k = {found['attackers']} (of {found['searched']} tried)"
+        )
     for key in ("confusion", "output", "plot"):
         if facts.get(key):
             console.print(f"{key}: {facts[key]}")

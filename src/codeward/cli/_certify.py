@@ -113,8 +113,23 @@ def certify(
         "confusion": source,
         "output": None if output is None else str(output),
         "plot": None if plot is None else str(plot),
+        "error_free": _find_agreement(the_code, chosen, n_classes, max_attackers) if decoder == "bayes" else None,
     }
     show_summary(tally, facts, at_once, what, as_json)
+
+
+def _find_agreement(
+    code: "Code", decoder: "Decoder", n_classes: int, max_attackers: int | None
+) -> "dict[str, Any] | None":
+    """Say what the decoder undoes as long as no model errs; None where that takes too long."""
+    from codeward.certify import certify_agreement, is_affordable
+
+    most = min(3 if max_attackers is None else max_attackers, code.n_users)
+    if n_classes < 2 or not is_affordable(code, n_classes, most):
+        return None
+    found = certify_agreement(code, decoder, n_classes, max_attackers=most)
+    broken = found.witness and {"attackers": list(found.witness.attackers), "target": found.witness.target}
+    return {"attackers": found.n_attackers, "searched": found.searched, "label": found.label, "broken_by": broken}
 
 
 def _make_decoder(

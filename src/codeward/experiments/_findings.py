@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
-from codeward.certify import certify
+from codeward.certify import certify, certify_agreement
 from codeward.codes import Code, inspect
 from codeward.decoding import (
     ConsensusDecoder,
@@ -160,18 +160,13 @@ def _study_assumptions(cell: CellVotes) -> dict[str, Any]:
 def _study_dial(cell: CellVotes) -> dict[str, Any]:
     """Let the paper's decoder expect fewer and fewer attacks: fewer false alarms, and fewer true ones.
 
-    ``kept``, of models that nobody attacked: the most attackers whose every attack is undone as long as no model errs,
-    whatever the label and the target. The code promises that some decoder can; this is what the paper's does, with its
-    prior and these confusion matrices. It is the least certified radius of inputs whose models all agree.
+    ``kept``, of models that nobody attacked: the most attackers whose every attack is undone as long as no model errs.
     """
     rows = [_assume(cell, rate, 0.99) for rate in DIAL]
     if not cell.attackers:
-        agreed = np.repeat(np.arange(cell.n_classes)[:, None], cell.code.n_models, axis=1)
         for row in rows:
             decoder = cell.decoder(attack_rate=row["attack_rate"])
-            found = certify(agreed, cell.code, threat="deterministic", decoder=decoder, max_attackers=3)
-            # Where the models agree on l and the decoder says otherwise, nothing is kept.
-            row["kept"] = int(np.where(found.labels == agreed[:, 0], found.radius, 0).min())
+            row["kept"] = certify_agreement(cell.code, decoder, cell.n_classes, max_attackers=3).n_attackers
     return {"dial": rows}
 
 

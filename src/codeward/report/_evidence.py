@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from codeward._figures import check_plot_path, save_figure
 from codeward._progress import Progress
-from codeward.certify import CertifiedCurve, certified_accuracy, certify
+from codeward.certify import (
+    Agreement,
+    CertifiedCurve,
+    certified_accuracy,
+    certify,
+    certify_agreement,
+    is_affordable,
+)
 from codeward.codes import count_attacker_sets
 from codeward.decoding import ConsensusDecoder, RocCurve, roc_curve
 from codeward.report._run import ReportedRun
@@ -108,6 +115,23 @@ def certify_clean(run: ReportedRun, progress: Progress) -> tuple[dict[str, Certi
         curves[f"consensus decoder for k = {k}"] = certified_accuracy(held, labels)
     progress.advance()
     return curves, notes
+
+
+def certify_promise(run: ReportedRun) -> Agreement | None:
+    """Find what the run's decoder keeps of the code's promise, with the confusion matrices of its first record.
+
+    None where the folder does not say them, where it takes too long, and for federated runs: they need the arbitrary
+    threat model, under which this decoder has no certificate.
+    """
+    record = run.cells[min(run.cells)][0]
+    votes = run.votes(record, "clean")
+    if votes is None or votes.confusion is None or record.get("federated"):
+        return None
+    n_classes = int(votes.confusion.shape[1])
+    most = min(run.config["decoder"]["max_attackers"], run.code.n_users)
+    if most < 1 or not is_affordable(run.code, n_classes, most):
+        return None
+    return certify_agreement(run.code, run.decoder(votes.confusion), n_classes, max_attackers=most)
 
 
 def plot_roc(detections: Sequence[Detection], path: str | os.PathLike[str]) -> None:

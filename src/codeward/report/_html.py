@@ -14,7 +14,7 @@ from codeward._progress import Progress, silent
 from codeward.certify import CertifiedCurve, plot_certified_accuracy
 from codeward.report import _promises as promises
 from codeward.report import _sections as sections
-from codeward.report._evidence import Detection, certify_clean, measure_detection, plot_roc
+from codeward.report._evidence import Detection, certify_clean, certify_promise, measure_detection, plot_roc
 from codeward.report._figures import plot_accuracy
 from codeward.report._page import write_page
 from codeward.report._run import ReportedRun, open_run
@@ -89,7 +89,7 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
     pictures, missing = _draw(run, detections, curves)
     parts = (
         sections.write_summary(run),
-        promises.write_guarantee(run),
+        promises.write_guarantee(run, certify_promise(run)),
         sections.write_figures(run, pictures),
         sections.write_detection(detections, pictures),
         sections.write_certificates(curves, notes, pictures),

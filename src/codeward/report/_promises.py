@@ -3,6 +3,7 @@
 from html import escape
 from typing import Any
 
+from codeward.certify import Agreement
 from codeward.codes import Inspection
 from codeward.report._parts import count_users, write_section
 from codeward.report._run import ReportedRun
@@ -37,8 +38,8 @@ FEDERATED = (
 )
 
 
-def write_guarantee(run: ReportedRun) -> str:
-    """Say what the code promises, per property and threat model, with margins and the matrix."""
+def write_guarantee(run: ReportedRun, kept: Agreement | None) -> str:
+    """Say what the code promises, per property and threat model, with margins and the matrix, and what is kept."""
     found = run.inspection
     rows = [
         [meaning, threat, f"{k} of {run.code.n_users} users" if k else "nobody", _name_break(found, name)]
@@ -71,7 +72,8 @@ def write_guarantee(run: ReportedRun) -> str:
         "sub-model learns from the user.</figcaption></figure>"
     )
     sent = FEDERATED if run.records[0].get("federated") else ""
-    body = f'{sent}{_state(found)}{THREATS}<div class="side"><div>{guarantees}{margins}{notes}</div>{picture}</div>'
+    stated = _state(found) + _state_kept(run, kept)
+    body = f'{sent}{stated}{THREATS}<div class="side"><div>{guarantees}{margins}{notes}</div>{picture}</div>'
     return write_section("guarantee", "What is guaranteed", body)
 
 
@@ -95,6 +97,26 @@ def _state(found: Inspection) -> str:
         f"names up to <b>{count_users(found.track)}</b>" if found.track else "does not promise to name anybody"
     )
     return f"<p>This code {'; '.join(parts)}.</p>"
+
+
+def _state_kept(run: ReportedRun, kept: Agreement | None) -> str:
+    """Say what the decoder makes of it: a code promises that some decoder can."""
+    if kept is None:
+        return ""
+    said = (
+        "The decoder of this run, with its assumptions and the confusion matrices of these sub-models, undoes every "
+        f"such attack by up to <b>{count_users(kept.n_attackers)}</b> as long as no other sub-model errs"
+    )
+    if kept.n_attackers >= min(run.inspection.correct, kept.searched):
+        return f"<p>{said}.</p>"
+    broken = ""
+    if kept.witness is not None:
+        names = escape(", ".join(map(run.code.user_name, kept.witness.attackers)))
+        broken = f" (users {names}, label {kept.label}, target {kept.witness.target})"
+    return (
+        f"<p>{said}, fewer than the code allows for: past that it may take the honest sub-models for the wrong ones"
+        f"{broken}. A code with a larger margin heals that.</p>"
+    )
 
 
 def _name_break(found: Inspection, name: str) -> str:
