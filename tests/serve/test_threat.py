@@ -2,6 +2,7 @@
 
 import pytest
 
+from codeward.certify import Agreement, certify_agreement
 from codeward.codes import inspect, named_code
 from codeward.experiments import load_config, load_served, run_experiment
 from codeward.experiments._federated_config import load_federated_config
@@ -24,6 +25,27 @@ def test_a_pooled_run_keeps_the_deterministic_one(tmp_path):
     overrides = ["code.name=d", "attack.attackers=[0]", "training.epochs=1"]
     list(run_experiment(load_config(overrides=overrides), tmp_path))
     assert load_served(tmp_path, 0, 0).threat == "deterministic"
+    # d promises two attackers; what is said of the decoder is what error-free attacks on the served one give.
+    guard = open_run(tmp_path, 0, 0).guard
+    kept = certify_agreement(guard.code, guard.decoder, 10, max_attackers=2)
+    assert guard.guarantee["k"] == 2
+    assert kept.n_attackers < 2
+    assert guard.guarantee["text"] == state_guarantee(guard.inspection, "deterministic", kept)["text"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "searched", "words"),
+    [
+        (0, 2, "does not always find it, even with one attacker"),
+        (1, 1, "by one user as long as no other model errs; more were not tried."),
+        (1, 2, "by one user as long as no other model errs, and not for all attacks by more."),
+        (2, 2, "by up to 2 users as long as no other model errs."),
+    ],
+)
+def test_how_far_the_served_decoder_finds_what_the_votes_determine_is_said(kept, searched, words):
+    stated = state_guarantee(inspect(named_code("d")), "deterministic", Agreement(kept, searched, None, None))
+    assert words in stated["text"]
+    assert "served here" not in state_guarantee(inspect(named_code("d")))["text"]
 
 
 @pytest.mark.parametrize(("name", "k"), [("c", 2), ("d", 1), ("g", 0), ("a", 5)])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.certify import Certificates, Threat, certify
+from codeward.certify import Agreement, Certificates, Threat, certify, certify_agreement
 from codeward.codes import Code, Inspection, count_attacker_sets
 from codeward.decoding import BayesDecoder, Decoded
 from codeward.serve._inference import StackedModels
@@ -82,8 +82,12 @@ class Guard:
         self.decoder = decoder
         self.inspection = inspection
         self.threshold = threshold
-        self.guarantee = state_guarantee(inspection, threat)
         self.certified_attackers = _affordable_attackers(decoder, inspection) if threat == "deterministic" else 0
+        kept = None
+        if self.certified_attackers and inspection.correct and decoder.n_classes > 1:
+            most = min(self.certified_attackers, inspection.correct)
+            kept = certify_agreement(decoder.code, decoder, decoder.n_classes, max_attackers=most)
+        self.guarantee = state_guarantee(inspection, threat, kept)
         self._verdicts: _Memory[Verdict] = _Memory(REMEMBERED)
         self._certificates: _Memory[str] = _Memory(REMEMBERED)
 
@@ -193,8 +197,13 @@ class _Memory(Generic[Known]):
         return answers
 
 
-def state_guarantee(inspection: Inspection, threat: Threat = "deterministic") -> dict[str, Any]:
-    """Say what the code guarantees whatever the input: threat model, property, largest k, and the same in words."""
+def state_guarantee(
+    inspection: Inspection, threat: Threat = "deterministic", kept: Agreement | None = None
+) -> dict[str, Any]:
+    """Say what the code guarantees whatever the input: threat model, property, largest k, and the same in words.
+
+    A code promises that the votes determine the label; ``kept`` is how far the served decoder finds it there.
+    """
     if threat == "arbitrary":
         return _state_arbitrary(inspection)
     if inspection.correct:
@@ -203,6 +212,8 @@ def state_guarantee(inspection: Inspection, threat: Threat = "deterministic") ->
         spare = 0 if margin is None else max(0, (margin - 1) // 2)
         wrong = f"at most {_count(spare, 'other model')} err" if spare else "the other models vote rightly"
         text = f"If {_attackers(k)} says the target, and {wrong}, then the votes determine the true label."
+        if kept is not None:
+            text += f" {_state_kept(kept, k)}"
         return {"threat": "deterministic", "property": "correct", "k": k, "text": text}
     if inspection.detect:
         k = inspection.detect
@@ -213,6 +224,16 @@ def state_guarantee(inspection: Inspection, threat: Threat = "deterministic") ->
         return {"threat": "deterministic", "property": "detect", "k": k, "text": text}
     text = "None: a single user may reach every model of this code."
     return {"threat": "deterministic", "property": "none", "k": 0, "text": text}
+
+
+def _state_kept(kept: Agreement, k: int) -> str:
+    if not kept.n_attackers:
+        return "The decoder served here does not always find it, even with one attacker and no other model wrong."
+    who = "one user" if kept.n_attackers == 1 else f"up to {kept.n_attackers} users"
+    found = f"The decoder served here finds it for every attack by {who} as long as no other model errs"
+    if kept.n_attackers == kept.searched < k:
+        return f"{found}; more were not tried."
+    return f"{found}." if kept.n_attackers >= k else f"{found}, and not for all attacks by more."
 
 
 def _state_arbitrary(inspection: Inspection) -> dict[str, Any]:
