@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from codeward._errors import InputError
+from codeward._progress import Progress
 from codeward.certify._certificates import Threat, Witness
 from codeward.certify._pointwise import certify
 from codeward.certify._subjects import Predictor
@@ -48,6 +49,7 @@ def certify_agreement(
     *,
     threat: Threat = "deterministic",
     max_attackers: int | None = None,
+    progress: Progress | None = None,
 ) -> Agreement:
     r"""Find the most attackers that a decoder undoes on inputs whose clean models all say the true label.
 
@@ -72,12 +74,22 @@ def certify_agreement(
         As for `certify`.
     max_attackers : int, optional
         Search no further; by default as `certify` does.
+    progress : Progress, optional
+        Advanced by 1 in total.
     """
     if n_classes < 2:
         raise InputError(f"n_classes must be at least 2, got {n_classes}")
     truth = np.arange(n_classes)
     votes = np.repeat(truth[:, None], code.n_models, axis=1)
-    found = certify(votes, code, threat=threat, decoder=decoder, max_attackers=max_attackers, n_classes=n_classes)
+    found = certify(
+        votes,
+        code,
+        threat=threat,
+        decoder=decoder,
+        max_attackers=max_attackers,
+        n_classes=n_classes,
+        progress=progress,
+    )
     # Where all models agree and the decoder says otherwise, it needs no attacker to be wrong.
     kept = np.where(found.labels == truth, found.radius, -1)
     worst = int(kept.argmin())

@@ -103,6 +103,7 @@ def certify(
         at_once = _certify_at_once(reader, the_code, model, chosen, n_classes, top, time_limit, held_out)
 
     # 3. The summary.
+    kept = _find_agreement(the_code, chosen, n_classes, max_attackers, as_json) if decoder == "bayes" else None
     what = "certified accuracy" if reader.has_labels else "certified share"
     if plot is not None:
         plot_certified_accuracy({f"{tally.last.decoder}, {threat}": tally.curve()}, plot)
@@ -113,21 +114,23 @@ def certify(
         "confusion": source,
         "output": None if output is None else str(output),
         "plot": None if plot is None else str(plot),
-        "error_free": _find_agreement(the_code, chosen, n_classes, max_attackers) if decoder == "bayes" else None,
+        "error_free": kept,
     }
     show_summary(tally, facts, at_once, what, as_json)
 
 
 def _find_agreement(
-    code: "Code", decoder: "Decoder", n_classes: int, max_attackers: int | None
+    code: "Code", decoder: "Decoder", n_classes: int, max_attackers: int | None, quiet: bool
 ) -> "dict[str, Any] | None":
     """Say what the decoder undoes as long as no model errs; None where that takes too long."""
+    from codeward._progress import show_progress
     from codeward.certify import certify_agreement, is_affordable
 
     most = min(3 if max_attackers is None else max_attackers, code.n_users)
     if n_classes < 2 or not is_affordable(code, n_classes, most):
         return None
-    found = certify_agreement(code, decoder, n_classes, max_attackers=most)
+    with show_progress("if no model errs", 1, quiet=quiet) as progress:
+        found = certify_agreement(code, decoder, n_classes, max_attackers=most, progress=progress)
     broken = found.witness and {"attackers": list(found.witness.attackers), "target": found.witness.target}
     return {"attackers": found.n_attackers, "searched": found.searched, "label": found.label, "broken_by": broken}
 

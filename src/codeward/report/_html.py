@@ -85,11 +85,12 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
     detections = measure_detection(run, bar)
     bar.advance(0, note="certificates")
     curves, notes = certify_clean(run, bar)
+    kept = certify_promise(run)
     bar.advance(0, note="pictures")
     pictures, missing = _draw(run, detections, curves)
     parts = (
         sections.write_summary(run),
-        promises.write_guarantee(run, certify_promise(run)),
+        promises.write_guarantee(run, kept),
         sections.write_figures(run, pictures),
         sections.write_detection(detections, pictures),
         sections.write_certificates(curves, notes, pictures),
