@@ -106,3 +106,11 @@ def test_bad_input_exits_2_with_one_line(arguments: list[str], words: str, capsy
     assert words in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+@pytest.mark.parametrize(("options", "said"), [((), True), (("--margin", "3"), False), (("-g", "detect"), False)])
+def test_a_margin_without_room_for_errors_is_told(
+    options: tuple[str, ...], said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["design", "--users", "8", "--attackers", "1", "--row-weight", "3", *options]) == 0
+    assert ("margin 1 is for models that hardly err" in capsys.readouterr().out) == said

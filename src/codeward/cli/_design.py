@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from codeward.codes._designer import Design
     from codeward.codes._inspect import Inspection
 
+#: Margin under which errors of single models are likely to cost the guarantee.
+SPARE = 3
+
 
 def design(
     users: int = typer.Option(..., "--users", "-n", help="Number of users n."),
@@ -24,7 +27,12 @@ def design(
     guarantee: str = typer.Option(
         "correct", "--guarantee", "-g", help="detect, correct, correct-arbitrary or track (see below)."
     ),
-    margin: int = typer.Option(1, "--margin", "-d", help="By how many models the guarantee must hold."),
+    margin: int = typer.Option(
+        1,
+        "--margin",
+        "-d",
+        help="By how many models the guarantee must hold: 3 where models hardly err, 5 on hard tasks.",
+    ),
     max_models: int = typer.Option(
         None, "--max-models", "-m", help="Most sub-models; alone, it asks for the largest row weight that fits."
     ),
@@ -95,6 +103,11 @@ def design(
         print(f"the poorest model learns from {found.utilization:.1%} of the samples")
     if found.note:
         print(found.note)
+    if found.margin < SPARE and found.guarantee in ("correct", "track"):
+        print(
+            f"margin {found.margin} is for models that hardly err; as a rule the paper's decoder keeps the guarantee from "
+            f"--margin {SPARE} on where models are good and 5 on hard tasks (docs/certificates.md)"
+        )
     for path in (output, curve):
         if path is not None:
             print(f"written to {path}")
