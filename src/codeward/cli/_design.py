@@ -31,7 +31,7 @@ def design(
         1,
         "--margin",
         "-d",
-        help="By how many models the guarantee must hold: 3 where models hardly err, 5 on hard tasks.",
+        help="By how many models the guarantee holds: 3 where models are good, 5 on hard tasks.",
     ),
     max_models: int = typer.Option(
         None, "--max-models", "-m", help="Most sub-models; alone, it asks for the largest row weight that fits."
@@ -105,8 +105,8 @@ def design(
         print(found.note)
     if found.margin < SPARE and found.guarantee in ("correct", "track"):
         print(
-            f"margin {found.margin} is for models that hardly err; as a rule the paper's decoder keeps the guarantee from "
-            f"--margin {SPARE} on where models are good and 5 on hard tasks (docs/certificates.md)"
+            f"margin {found.margin} is for models that hardly err; as a rule the paper's decoder keeps the guarantee "
+            f"from --margin {SPARE} on where models are good and 5 on hard tasks (docs/certificates.md)"
         )
     for path in (output, curve):
         if path is not None:
