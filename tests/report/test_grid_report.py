@@ -4,21 +4,14 @@ import json
 import re
 import shutil
 from statistics import fmean, stdev
-from typing import get_args
 
 import pytest
 
 from codeward import InputError
-from codeward.attacks._triggers import Position
 from codeward.cli import main
 from codeward.experiments import RunConfig, RunFolder, plan_study
 from codeward.experiments._records import save_record
 from codeward.report import build_grid_report, count_grid_steps, is_grid, write_grid_report
-from codeward.report._grid._folder import GridRun, describe_setting
-from codeward.report._grid._paper import Printed
-from codeward.report._grid._studied import list_common
-from codeward.report._grid._table import Cell, Table, share_cell
-from codeward.report._grid._tracking import tracking_cell
 
 N = 1000
 
@@ -202,14 +195,6 @@ def test_table_1_is_bold_only_where_nothing_is_worse_than_in_the_paper(report):
     assert "all labels" in rows[group, "1 attacker"][1]
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "good"), [(1.99, 0.01, True), (1.986, 0.0, True), (1.98, 0.0, False), (2.0, 0.02, False)]
-)
-def test_at_least_as_good_means_both_at_two_digits(right, wrong, good):
-    cell = tracking_cell([name_suspects(right, wrong)], Printed(1.99, 0.0, 0.01, 0.0))
-    assert (cell.mark == "good") == good
-
-
 def test_parts_of_studies_are_shown_where_they_are(report):
     assert read_rows(report.markdown, "Certified accuracy of every code, decoder and threat model")[
         "MNIST, IID", "h16, plurality"
@@ -225,23 +210,6 @@ def test_parts_of_studies_are_shown_where_they_are(report):
     assert wrong[3].startswith("61.0% ± 0.0")
     found = read_rows(report.markdown, "Telling triggered inputs from clean ones")["MNIST, IID", "h16, paper's decoder"]
     assert found[1].startswith("0.991 (± 0.000")
-
-
-def test_decoders_are_compared_on_the_repeats_that_all_of_them_have():
-    config = plan_study("table1")["mnist-iid/h16"]
-    studies = [
-        {"repeat": repeat, "n_attackers": 2, "detection": {"bayes": repeat} | ({"soft": -repeat} if repeat else {})}
-        for repeat in range(3)
-    ]
-    studies.append({"repeat": 0, "n_attackers": 3, "detection": {"bayes": 9}})
-    run = GridRun("mnist-iid/h16", config, None, (), tuple(studies))
-    assert list_common(run, 2, "detection", ["bayes", "soft", "discounted"]) == {
-        "bayes": [1, 2],
-        "soft": [-1, -2],
-        "discounted": [],
-    }
-    assert list_common(run, 3, "detection", ["bayes", "soft"]) == {"bayes": [9], "soft": []}
-    assert list_common(run, 1, "detection", ["bayes"]) == {"bayes": []}
 
 
 def test_the_same_folder_gives_the_same_bytes(report, folder):
@@ -350,23 +318,6 @@ def test_class_shares_that_a_run_drew_are_taken_in(folder, tmp_path, read_page):
     assert "Who holds what" in page.text
     assert "a()" not in made.html
     assert made.notes == ("Class shares are not shown for: MNIST, alpha = 0.1 (no plots/users.svg).",)
-
-
-def test_a_denominator_of_most_cells_is_said_once_and_the_others_stay():
-    rows = tuple((Cell("x"), share_cell([share(0.5, of)])) for of in (10, 10, 10, 20))
-    table = Table("t", "T", "Note.", "g", ("a", "b"), (("one | two", rows),))
-    text = table.to_markdown()
-    assert "Where a cell says nothing else: 1 time 10." in text
-    assert text.count("time 10") == 1
-    assert "50.0% (1 time 20)" in text
-    assert "one \\| two" in text
-    assert table.to_html().count('title="5 of 10"') == 3
-
-
-@pytest.mark.parametrize("position", get_args(Position))
-def test_every_place_of_a_trigger_has_words(position):
-    words = describe_setting(RunConfig.model_validate({"attack": {"position": position}})).attack
-    assert words == "" if position == "corner" else words.startswith("trigger ")
 
 
 def test_independent_groups_are_counted_together_beside_runs_of_one_group(tmp_path):

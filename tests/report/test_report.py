@@ -3,16 +3,18 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from codeward import InputError
-from codeward.certify import certify_agreement
+from codeward.certify import Agreement, Witness, certify_agreement
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, load_votes
 from codeward.report import build_report, count_steps, write_report
+from codeward.report._promises import _state_kept
 from codeward.report._svg import adopt_svg
 from codeward.report._tables import show_number, show_share
 
@@ -62,10 +64,26 @@ def test_what_the_decoder_keeps_of_the_promise_is_said_with_an_attack_that_it_do
     kept = certify_agreement(run.code, run.decoder(votes.confusion), 10, max_attackers=3)
     assert kept.n_attackers < run.inspection.correct
     told = report.html.split("The decoder of this run")[1].split("</p>")[0]
-    users = "user" if kept.n_attackers == 1 else "users"
-    assert f"up to <b>{kept.n_attackers} {users}</b> as long as no other sub-model errs, fewer than" in told
-    names = ", ".join(map(str, kept.witness.attackers))
-    assert f"(users {names}, label {kept.label}, target {kept.witness.target})" in told
+    # Trained for two epochs, these sub-models err so often that one user is enough.
+    assert kept.n_attackers == 0
+    assert "may give in to <b>one user</b> even where no other sub-model errs, less than the code allows for" in told
+    assert f"(user {kept.witness.attackers[0]}, label {kept.label}, target {kept.witness.target})" in told
+
+
+@pytest.mark.parametrize(
+    ("correct", "kept", "words"),
+    [
+        (2, Agreement(1, 3, 4, Witness((1, 7), 5)), "<b>1 user</b> as long as no other sub-model errs, less than"),
+        (2, Agreement(1, 3, 4, Witness((1, 7), 5)), "(users 1, 7, label 4, target 5)"),
+        (2, Agreement(2, 3, 0, Witness((0, 1, 2), 1)), "up to <b>2 users</b> as long as no other sub-model errs.</p>"),
+        (0, Agreement(0, 3, 0, Witness((0,), 1)), ""),
+    ],
+)
+def test_nothing_is_said_of_a_promise_that_is_none_and_the_rest_reads_well(report, correct, kept, words):
+    run = replace(report.run)
+    run.__dict__["inspection"] = replace(report.run.inspection, correct=correct)
+    told = _state_kept(run, kept)
+    assert words in told if words else told == ""
 
 
 def test_cells_past_what_the_code_corrects_are_marked(report):

@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from codeward.certify._agreement import Agreement, certify_agreement, is_affordable
+from codeward.certify._agreement import Agreement, certify_agreement
 from codeward.certify._certificates import Certificates, Threat, Witness, join_certificates
 from codeward.certify._collective import CollectiveCertificate, certify_collective
 from codeward.certify._curves import CertifiedCurve, certified_accuracy, plot_certified_accuracy
@@ -29,7 +29,6 @@ __all__ = [
     "certify_collective",
     "certify_dpa",
     "certify_finite_aggregation",
-    "is_affordable",
     "join_certificates",
     "plot_certified_accuracy",
 ]

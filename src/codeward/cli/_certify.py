@@ -124,7 +124,8 @@ def _find_agreement(
 ) -> "dict[str, Any] | None":
     """Say what the decoder undoes as long as no model errs; None where that takes too long."""
     from codeward._progress import show_progress
-    from codeward.certify import certify_agreement, is_affordable
+    from codeward.certify import certify_agreement
+    from codeward.certify._agreement import is_affordable
 
     most = min(3 if max_attackers is None else max_attackers, code.n_users)
     if n_classes < 2 or not is_affordable(code, n_classes, most):

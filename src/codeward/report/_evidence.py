@@ -15,8 +15,8 @@ from codeward.certify import (
     certified_accuracy,
     certify,
     certify_agreement,
-    is_affordable,
 )
+from codeward.certify._agreement import is_affordable
 from codeward.codes import count_attacker_sets
 from codeward.decoding import ConsensusDecoder, RocCurve, roc_curve
 from codeward.report._run import ReportedRun

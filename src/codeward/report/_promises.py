@@ -100,21 +100,23 @@ def _state(found: Inspection) -> str:
 
 
 def _state_kept(run: ReportedRun, kept: Agreement | None) -> str:
-    """Say what the decoder makes of it: a code promises that some decoder can."""
-    if kept is None:
+    """Say what the decoder makes of it: a code promises that some decoder can. Nothing where nothing is promised."""
+    if kept is None or not run.inspection.correct:
         return ""
+    does = f"undoes every such attack by up to <b>{count_users(kept.n_attackers)}</b> as long as"
     said = (
-        "The decoder of this run, with its assumptions and the confusion matrices of these sub-models, undoes every "
-        f"such attack by up to <b>{count_users(kept.n_attackers)}</b> as long as no other sub-model errs"
+        "The decoder of this run, with its assumptions and the confusion matrices of these sub-models, "
+        f"{does if kept.n_attackers else 'may give in to <b>one user</b> even where'} no other sub-model errs"
     )
     if kept.n_attackers >= min(run.inspection.correct, kept.searched):
         return f"<p>{said}.</p>"
     broken = ""
     if kept.witness is not None:
         names = escape(", ".join(map(run.code.user_name, kept.witness.attackers)))
-        broken = f" (users {names}, label {kept.label}, target {kept.witness.target})"
+        some = "user" if len(kept.witness.attackers) == 1 else "users"
+        broken = f" ({some} {names}, label {kept.label}, target {kept.witness.target})"
     return (
-        f"<p>{said}, fewer than the code allows for: past that it may take the honest sub-models for the wrong ones"
+        f"<p>{said}, less than the code allows for: it may take the honest sub-models for the wrong ones"
         f"{broken}. A code with a larger margin heals that.</p>"
     )
 

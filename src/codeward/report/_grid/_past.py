@@ -1,4 +1,4 @@
-"""Past the paper: designed codes, other attacks, other decoders, wrong assumptions, detection and certificates."""
+"""Past the paper: designed codes, other attacks, other decoders, detection and certificates."""
 
 from dataclasses import replace
 from itertools import product
