@@ -9,7 +9,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward.certify import (
+from codeward.certificates import (
     certified_accuracy,
     certify,
     certify_bagging,

@@ -10,7 +10,7 @@ import pytest
         "import codeward",
         "import codeward; codeward.Code",
         "import codeward.cli",
-        "import codeward.decoding, codeward.certify",
+        "import codeward.decoding, codeward.certificates",
     ],
 )
 def test_what_proves_never_imports_torch(statement):

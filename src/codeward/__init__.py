@@ -19,7 +19,7 @@ _HOME = {
     "ConsensusDecoder": "codeward.decoding",
     "InputError": "codeward._errors",
     "PluralityDecoder": "codeward.decoding",
-    "certify": "codeward.certify",
+    "certify": "codeward.certificates",
     "design": "codeward.codes",
     "inspect": "codeward.codes",
 }
@@ -39,7 +39,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from codeward._errors import InputError
-    from codeward.certify import certify
+    from codeward.certificates import certify
     from codeward.codes import Code, design, inspect
     from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
     from codeward.estimators import CodedClassifier

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from codeward.certify import certify, certify_agreement, certify_collective
+from codeward.certificates import certify, certify_agreement, certify_collective
 from codeward.cli import main
 from codeward.codes import Code, named_code
 from codeward.decoding import BayesDecoder, estimate_confusion, save_votes

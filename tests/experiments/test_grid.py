@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from codeward._errors import InputError
-from codeward.certify import certify_agreement
+from codeward.certificates import certify_agreement
 from codeward.codes import Code, named_code
 from codeward.decoding import load_votes, save_votes
 from codeward.experiments import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from codeward import InputError
-from codeward.certify import Agreement, Witness, certify_agreement
+from codeward.certificates import Agreement, Witness, certify_agreement
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, load_votes
 from codeward.report import build_report, count_steps, write_report

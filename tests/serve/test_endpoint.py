@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from codeward.certify import certify
+from codeward.certificates import certify
 from codeward.data import render
 from codeward.decoding import load_votes
 from codeward.experiments._served import load_served

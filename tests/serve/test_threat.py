@@ -2,7 +2,7 @@
 
 import pytest
 
-from codeward.certify import Agreement, certify_agreement
+from codeward.certificates import Agreement, certify_agreement
 from codeward.codes import inspect, named_code
 from codeward.experiments import load_config, load_served, run_experiment
 from codeward.experiments._federated_config import load_federated_config

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward.certify import Certificates, CertifiedCurve, CollectiveCertificate, join_certificates
+from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, join_certificates
 from codeward.codes import Code
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from codeward._progress import Progress
-    from codeward.certify import Certificates, CollectiveCertificate, Threat
+    from codeward.certificates import Certificates, CollectiveCertificate, Threat
     from codeward.codes import Code
     from codeward.decoding import Decoder, VoteReader
 
@@ -56,7 +56,7 @@ def certify(
 
     Example: codeward certify votes.npz --code code.csv --threat arbitrary --plot certified.svg -o certified.jsonl
     """
-    from codeward.certify import plot_certified_accuracy
+    from codeward.certificates import plot_certified_accuracy
     from codeward.cli._certified import Tally, open_certificates, show_summary
     from codeward.codes import Code
     from codeward.decoding import VoteReader
@@ -124,8 +124,8 @@ def _find_agreement(
 ) -> "dict[str, Any] | None":
     """Say what the decoder undoes as long as no model errs; None where that takes too long."""
     from codeward._progress import show_progress
-    from codeward.certify import certify_agreement
-    from codeward.certify._agreement import is_affordable
+    from codeward.certificates import certify_agreement
+    from codeward.certificates._agreement import is_affordable
 
     most = min(3 if max_attackers is None else max_attackers, code.n_users)
     if n_classes < 2 or not is_affordable(code, n_classes, most):
@@ -169,7 +169,7 @@ def _certify_file(
 ) -> "Iterator[tuple[Certificates, NDArray[np.int64] | None, NDArray[np.bool_]]]":
     """Yield (certificates, labels or None, which inputs are measured) block by block, with a progress bar."""
     from codeward._progress import show_progress
-    from codeward.certify import certify as certify_votes
+    from codeward.certificates import certify as certify_votes
 
     start, spent = 0, 0.0
     with show_progress("certify", reader.n_inputs, quiet=quiet) as progress:
@@ -204,7 +204,7 @@ def _certify_at_once(
     """Certify the whole file collectively, for k = 1 up to ``max_attackers``."""
     import numpy as np
 
-    from codeward.certify import certify_collective
+    from codeward.certificates import certify_collective
 
     parts = list(reader.chunks())
     votes = np.concatenate([part.votes for part in parts])

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from codeward._errors import InputError
-from codeward.certify import Certificates, Threat, certify
+from codeward.certificates import Certificates, Threat, certify
 from codeward.codes import Code, Design
 from codeward.decoding import Decoded, estimate_confusion
 from codeward.estimators._deciding import DecoderFactory, build_decoder, default_threat, share_labels

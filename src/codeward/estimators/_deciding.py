@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.certify import Threat
+from codeward.certificates import Threat
 from codeward.codes import Code, count_attacker_sets, enumerate_patterns, find_margins
 from codeward.decoding import BayesDecoder, ConsensusDecoder, Decoded, Decoder, PluralityDecoder
 

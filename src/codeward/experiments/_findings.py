@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
-from codeward.certify import certify, certify_agreement
+from codeward.certificates import certify, certify_agreement
 from codeward.codes import Code, inspect
 from codeward.decoding import (
     ConsensusDecoder,

@@ -10,7 +10,7 @@ import torch
 
 from codeward._errors import InputError
 from codeward.attacks import AttackGroup, poison_users, trigger_inputs
-from codeward.certify import Threat
+from codeward.certificates import Threat
 from codeward.data import Samples
 from codeward.experiments._cells import draw_attack
 from codeward.experiments._config import load_config

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from codeward._figures import check_plot_path, save_figure
 from codeward._progress import Progress
-from codeward.certify import (
+from codeward.certificates import (
     Agreement,
     CertifiedCurve,
     certified_accuracy,
     certify,
     certify_agreement,
 )
-from codeward.certify._agreement import is_affordable
+from codeward.certificates._agreement import is_affordable
 from codeward.codes import count_attacker_sets
 from codeward.decoding import ConsensusDecoder, RocCurve, roc_curve
 from codeward.report._run import ReportedRun

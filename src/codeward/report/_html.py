@@ -11,7 +11,7 @@ from typing import Any
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward._progress import Progress, silent
-from codeward.certify import CertifiedCurve, plot_certified_accuracy
+from codeward.certificates import CertifiedCurve, plot_certified_accuracy
 from codeward.report import _promises as promises
 from codeward.report import _sections as sections
 from codeward.report._evidence import Detection, certify_clean, certify_promise, measure_detection, plot_roc

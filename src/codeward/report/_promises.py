@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from codeward.certify import Agreement
+from codeward.certificates import Agreement
 from codeward.codes import Inspection
 from codeward.report._parts import count_users, write_section
 from codeward.report._run import ReportedRun

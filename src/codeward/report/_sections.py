@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from codeward.certify import CertifiedCurve
+from codeward.certificates import CertifiedCurve
 from codeward.experiments._measure import ALARM
 from codeward.report._evidence import Detection
 from codeward.report._parts import Pictures, count_users, write_figure, write_section

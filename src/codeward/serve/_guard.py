@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.certify import Agreement, Certificates, Threat, certify, certify_agreement
+from codeward.certificates import Agreement, Certificates, Threat, certify, certify_agreement
 from codeward.codes import Code, Inspection, count_attacker_sets
 from codeward.decoding import BayesDecoder, Decoded
 from codeward.serve._inference import StackedModels

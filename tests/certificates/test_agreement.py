@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from codeward._errors import InputError
-from codeward.certify import certify_agreement
-from codeward.certify._agreement import is_affordable
+from codeward.certificates import certify_agreement
+from codeward.certificates._agreement import is_affordable
 from codeward.codes import Code, inspect, named_code
 from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codeward.certify import certify
+from codeward.certificates import certify
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 

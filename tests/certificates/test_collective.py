@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward._errors import InputError
-from codeward.certify import certify, certify_collective
+from codeward.certificates import certify, certify_collective
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 

@@ -11,11 +11,11 @@ from scipy.sparse import block_array, csr_array, eye_array
 
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
-from codeward.certify._breakers import BLOCK_CELLS, PluralityBreaker
-from codeward.certify._certificates import Threat
-from codeward.certify._coverage import SLACK, bound_users, solve_coverage
-from codeward.certify._pointwise import DEFAULT_SETS
-from codeward.certify._subjects import Predictor, Subject, make_decoder, make_subject
+from codeward.certificates._breakers import BLOCK_CELLS, PluralityBreaker
+from codeward.certificates._certificates import Threat
+from codeward.certificates._coverage import SLACK, bound_users, solve_coverage
+from codeward.certificates._pointwise import DEFAULT_SETS
+from codeward.certificates._subjects import Predictor, Subject, make_decoder, make_subject
 from codeward.codes import Code, count_attacker_sets, enumerate_patterns
 
 

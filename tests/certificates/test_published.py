@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from codeward._errors import InputError
-from codeward.certify import certify, certify_bagging, certify_dpa, certify_finite_aggregation
+from codeward.certificates import certify, certify_bagging, certify_dpa, certify_finite_aggregation
 from codeward.codes import Code
 
 

@@ -5,10 +5,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
-from codeward.certify._breakers import BLOCK_CELLS, PluralityBreaker
-from codeward.certify._certificates import Certificates, Threat
-from codeward.certify._coverage import solve_coverage
-from codeward.certify._subjects import Predictor, Subject, make_decoder, make_subject
+from codeward.certificates._breakers import BLOCK_CELLS, PluralityBreaker
+from codeward.certificates._certificates import Certificates, Threat
+from codeward.certificates._coverage import solve_coverage
+from codeward.certificates._subjects import Predictor, Subject, make_decoder, make_subject
 from codeward.codes import Code, PatternTable, count_attacker_sets, enumerate_patterns
 from codeward.decoding import BayesDecoder
 
@@ -35,7 +35,7 @@ def certify(
 
     The votes are taken as those of clean models (DESIGN.md, "Certificates"). A radius is never above the truth.
 
-    * *plurality*: exact for both threat models (they coincide, see `codeward.certify._breakers`), over the distinct hit
+    * *plurality*: exact for both threat models (they coincide, see `codeward.certificates._breakers`), over the distinct hit
       patterns where these can be enumerated, else by coverage bounds and an open MILP solver.
     * *consensus*: exact for both threat models (they coincide too); turning a verdict into "no verdict" is a change.
     * *bayes*, or any other decoder object: exact under *deterministic*, over every pattern and every target; refused

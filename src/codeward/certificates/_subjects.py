@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
-from codeward.certify._breakers import Breaker, OverwriteBreaker, PluralityBreaker, Predict, list_rivals
-from codeward.certify._certificates import Threat
+from codeward.certificates._breakers import Breaker, OverwriteBreaker, PluralityBreaker, Predict, list_rivals
+from codeward.certificates._certificates import Threat
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 from codeward.decoding._decoded import distinct_rows

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward._figures import check_plot_path, save_figure
-from codeward.certify._certificates import Certificates, Threat
+from codeward.certificates._certificates import Certificates, Threat
 
 
 @dataclass(frozen=True, eq=False)

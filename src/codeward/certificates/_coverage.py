@@ -12,7 +12,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from codeward._progress import Progress
-from codeward.certify._breakers import BLOCK_CELLS, PluralityBreaker
+from codeward.certificates._breakers import BLOCK_CELLS, PluralityBreaker
 from codeward.codes import Code
 
 #: Solver bounds are rounded up to whole users after giving away this much.
