@@ -24,4 +24,3 @@ __all__ = [
     "join_certificates",
     "plot_certified_accuracy",
 ]
-

@@ -35,7 +35,7 @@ def certify(
 
     The votes are taken as those of clean models (DESIGN.md, "Certificates"). A radius is never above the truth.
 
-    * *plurality*: exact for both threat models (they coincide, see `codeward.certificates._breakers`), over the distinct hit
+    * *plurality*: exact for both threat models (they coincide, see `certificates._breakers`), over the distinct hit
       patterns where these can be enumerated, else by coverage bounds and an open MILP solver.
     * *consensus*: exact for both threat models (they coincide too); turning a verdict into "no verdict" is a change.
     * *bayes*, or any other decoder object: exact under *deterministic*, over every pattern and every target; refused
