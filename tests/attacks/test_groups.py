@@ -7,11 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeward._errors import InputError
-from codeward.attacks import FRACTION, AttackGroup, draw_groups, draw_patch, poison, poison_users, trigger_inputs
-from codeward.attacks._groups import Kind
+from codeward.attacks import (
+    FRACTION,
+    AttackGroup,
+    AttackKind,
+    draw_groups,
+    draw_patch,
+    poison,
+    poison_users,
+    trigger_inputs,
+)
 from codeward.data import Samples, render
 
-KINDS = get_args(Kind)
+KINDS = get_args(AttackKind)
 SHAPE = (1, 8, 8)
 
 

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from codeward.attacks._triggers import Position
+from codeward.attacks import Position
 from codeward.experiments import RunConfig, plan_study
 from codeward.report._grid._folder import GridRun, describe_setting
 from codeward.report._grid._paper import Printed

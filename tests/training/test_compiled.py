@@ -13,7 +13,7 @@ from codeward.training._blueprint import Blueprint, round_up
 from codeward.training._compiled import CompiledNetwork, allocate
 from codeward.training._passes import pool, pool_back, step_adam
 from codeward.training._program import run_program
-from codeward.training._stacked import is_stackable
+from codeward.training._stacked import is_compilable
 
 NAN = float("nan")
 
@@ -77,7 +77,7 @@ def networks(draw):
 def test_gradients_equal_autograd_for_any_sequence_of_layers(drawn, batch, seed):
     layers, shape = drawn
     network = nn.Sequential(*layers)
-    assert is_stackable(network)
+    assert is_compilable(network)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         for layer in layers:

@@ -9,11 +9,11 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training import ARCHITECTURES, PRESETS, _stacked, build_network, train_ensemble
-from codeward.training._stacked import is_stackable
+from codeward.training._stacked import is_compilable
 
 SHAPE = (1, 12, 12)
 CODE = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
-STACKABLE = [name for name in ARCHITECTURES if is_stackable(build_network(name, (3, 32, 32), 10, 0))]
+STACKABLE = [name for name in ARCHITECTURES if is_compilable(build_network(name, (3, 32, 32), 10, 0))]
 
 
 def make_users(seed=0, sizes=(20, 33, 16)):
@@ -28,7 +28,7 @@ def train(users, architecture, engine, code=CODE):
 
 def test_the_sequential_architectures_are_stackable():
     assert STACKABLE == ["mnist-cnn", "digits-cnn", "mlp"]
-    assert not is_stackable(nn.Sequential(nn.Flatten()))
+    assert not is_compilable(nn.Sequential(nn.Flatten()))
 
 
 @pytest.mark.parametrize("architecture", STACKABLE)
@@ -79,7 +79,7 @@ def test_networks_that_the_compiled_layers_would_get_wrong_are_not_stackable():
         [nn.Conv2d(1, 2, 2), nn.MaxPool2d(3, 2), nn.Flatten()],
         [nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()],
     ):
-        assert not is_stackable(nn.Sequential(*layers)), layers
+        assert not is_compilable(nn.Sequential(*layers)), layers
 
 
 @pytest.mark.parametrize("architecture", STACKABLE)

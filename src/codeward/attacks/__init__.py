@@ -1,11 +1,21 @@
 """Backdoor attacks as functions from data to data, for experiments."""
 
-from codeward.attacks._groups import FRACTION, AttackGroup, draw_groups, poison, poison_users, trigger_inputs
-from codeward.attacks._triggers import Trigger, draw_blend, draw_patch, stamp
+from codeward.attacks._groups import (
+    FRACTION,
+    AttackGroup,
+    AttackKind,
+    draw_groups,
+    poison,
+    poison_users,
+    trigger_inputs,
+)
+from codeward.attacks._triggers import Position, Trigger, draw_blend, draw_patch, stamp
 
 __all__ = [
     "FRACTION",
     "AttackGroup",
+    "AttackKind",
+    "Position",
     "Trigger",
     "draw_blend",
     "draw_groups",

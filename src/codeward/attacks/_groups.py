@@ -14,7 +14,7 @@ from codeward._errors import InputError
 from codeward.attacks._triggers import Position, Shape, Trigger, draw_blend, draw_patch, stamp
 from codeward.data import Samples
 
-Kind = Literal["patch", "blended", "split", "label-flip", "clean-label"]
+AttackKind = Literal["patch", "blended", "split", "label-flip", "clean-label"]
 
 #: The paper's share of an attacker's data that is poisoned.
 FRACTION = 0.05
@@ -41,15 +41,15 @@ class AttackGroup:
 
     attackers: tuple[int, ...]
     target: int
-    kind: Kind
+    kind: AttackKind
     trigger: Trigger
     fraction: float = FRACTION
 
     def __post_init__(self) -> None:
         if not self.attackers or len(set(self.attackers)) != len(self.attackers) or min(self.attackers) < 0:
             raise InputError(f"attackers: expected one or more distinct users, got {self.attackers}")
-        if self.kind not in get_args(Kind):
-            raise InputError(f"kind: expected one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if self.kind not in get_args(AttackKind):
+            raise InputError(f"kind: expected one of {', '.join(get_args(AttackKind))}, got {self.kind!r}")
         if self.target < 0:
             raise InputError(f"target: expected a class, got {self.target}")
         if not 0 < self.fraction <= 1:
@@ -63,7 +63,7 @@ def draw_groups(
     image_shape: Shape,
     n_classes: int,
     rng: np.random.Generator,
-    kind: Kind = "patch",
+    kind: AttackKind = "patch",
     position: Position = "corner",
     fraction: float = FRACTION,
 ) -> list[AttackGroup]:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from codeward.serve._layers import Convolution, Dense, Flatten, Layer, Pool, Rectifier
-from codeward.training import Ensemble, build_network
-from codeward.training._stacked import is_stackable
+from codeward.training import Ensemble, build_network, is_compilable
 
 #: Batch sizes with buffers of their own; a batch is filled up to the next of them.
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -43,7 +42,7 @@ class StackedModels:
             network = build_network(settings.architecture, ensemble.shape, settings.n_classes, 0)
             network.load_state_dict(ensemble.weights(model))
             networks.append(network.eval())
-        stackable = is_stackable(networks[0])
+        stackable = is_compilable(networks[0])
         widest = _count_cells(networks[0], ensemble.shape) * 4 * ensemble.n_models if stackable else 0
         self.sizes = tuple(size for size in SIZES if size == 1 or size * widest <= BUFFER_BYTES)
         self._forward = _stack_layers(networks, self.sizes) if stackable else _stack_modules(networks)

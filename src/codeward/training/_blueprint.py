@@ -18,7 +18,7 @@ class Blueprint:
     Parameters
     ----------
     network : nn.Sequential
-        Stackable (see `is_stackable`); its weights are not read.
+        Stackable (see `is_compilable`); its weights are not read.
     shape : tuple of int
         Channels, height, width of an image.
     batch : int

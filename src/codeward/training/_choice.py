@@ -10,7 +10,7 @@ from codeward.training._architectures import Shape
 from codeward.training._dropout import draws_globally
 from codeward.training._jobs import Job, Workshop
 from codeward.training._loop import train_loop
-from codeward.training._stacked import count_multiplications, is_stackable, train_stacked
+from codeward.training._stacked import count_multiplications, is_compilable, train_stacked
 
 ENGINES = ("auto", "loop", "stacked", "lanes")
 
@@ -31,7 +31,7 @@ def choose_engine(network: nn.Module, shape: Shape, device: torch.device, engine
     """
     if engine not in ENGINES:
         raise InputError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
-    stackable = is_stackable(network)
+    stackable = is_compilable(network)
     if engine == "stacked" and (not stackable or device.type != "cpu"):
         raise InputError("engine: stacked is for sequential networks of common layers on a CPU; use auto")
     if engine == "lanes" and device.type != "cuda":

@@ -23,7 +23,7 @@ class CompiledNetwork:
     Parameters
     ----------
     network : nn.Sequential
-        Stackable (see `is_stackable`); gives the initial weights.
+        Stackable (see `is_compilable`); gives the initial weights.
     blueprint : Blueprint
         Of a network like it.
     generator : torch.Generator

@@ -59,6 +59,8 @@ class Workshop:
         Takes a job and its final weights (on the CPU) as soon as they are known: a run that is killed later keeps them.
     stop : threading.Event
         Set when the caller gives up; engines return at the next step.
+    start : dict of Tensor, optional
+        Weights that networks start from instead of random ones.
     """
 
     settings: TrainingSettings
@@ -69,10 +71,14 @@ class Workshop:
     reporter: Reporter
     finish: Callable[[Job, Weights], None]
     stop: threading.Event = field(default_factory=threading.Event)
+    start: Weights | None = None
 
     def build(self, seed: int) -> nn.Module:
-        """Build the network with the initial weights of ``seed``."""
-        return build_network(self.settings.architecture, self.shape, self.settings.n_classes, seed)
+        """Build the network with the initial weights of ``seed``, or with the given ones."""
+        network = build_network(self.settings.architecture, self.shape, self.settings.n_classes, seed)
+        if self.start is not None:
+            network.load_state_dict(self.start)
+        return network
 
 
 def export_weights(network: nn.Module) -> Weights:

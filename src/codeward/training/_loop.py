@@ -1,6 +1,7 @@
 """One model at a time: the plainest engine, and the fastest where a single network fills a core."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -8,10 +9,65 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from codeward._progress import silent
+from codeward.data import Samples
 from codeward.training._dropout import draws_globally, own_dropout
-from codeward.training._jobs import Job, Workshop, count_workers, export_weights, run_in_threads
-from codeward.training._plan import batch_width, plan_batches
-from codeward.training._resident import arrange
+from codeward.training._jobs import Job, Reporter, Weights, Workshop, count_workers, export_weights, run_in_threads
+from codeward.training._plan import ModelPlan, batch_width, plan_batches
+from codeward.training._resident import ResidentSamples, arrange
+from codeward.training._settings import TrainingSettings
+
+
+def train_from(
+    weights: Weights, samples: Samples, settings: TrainingSettings, seed: int, device: str = "cpu"
+) -> Weights:
+    """Train one model on one user's samples, from given weights on: a user's own work in a federated round.
+
+    In float32, one batch after the other, with one thread where it is a CPU; the optimiser starts anew. On a CPU the
+    result is a function of the arguments: same bytes in any process on the same kind of machine.
+
+    Parameters
+    ----------
+    weights : dict of Tensor
+        By the names of the network's ``state_dict``; not written to.
+    samples : Samples
+    settings : TrainingSettings
+        Its precision is not looked at.
+    seed : int
+        Of batches, crops and dropout.
+    device : str
+
+    Returns
+    -------
+    dict of Tensor
+        On the CPU.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from codeward.data import Samples
+    >>> from codeward.training import TrainingSettings, build_network, train_from
+    >>> samples = Samples(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1]))
+    >>> settings = TrainingSettings(architecture="mlp", epochs=1, n_classes=2)
+    >>> start = build_network("mlp", (1, 8, 8), 2, 0).state_dict()
+    >>> list(train_from(start, samples, settings, seed=1))
+    ['1.weight', '1.bias', '3.weight', '3.bias']
+    """
+    channels, height, width = samples.images.shape[1:]
+    settings = replace(settings, precision="float32")
+    finished: list[Weights] = []
+    shop = Workshop(
+        settings=settings,
+        precision="float32",
+        shape=(channels, height, width),
+        sizes=[len(samples)],
+        samples=ResidentSamples([samples], settings, torch.device(device)),
+        reporter=Reporter(silent(), 1),
+        finish=lambda _, trained: finished.append(trained),
+        start=weights,
+    )
+    train_loop([Job(ModelPlan(users=(0,), replica=0, seed=seed), "")], shop)
+    return finished[0]
 
 
 def train_loop(jobs: Sequence[Job], shop: Workshop) -> None:

@@ -26,7 +26,7 @@ _KEPT = 2**24
 _LAYERS = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Flatten)
 
 
-def is_stackable(network: nn.Module) -> bool:
+def is_compilable(network: nn.Module) -> bool:
     """Tell whether a network is a plain sequence of layers that `CompiledNetwork` knows, some of them with weights.
 
     Each layer stands once, all weights are trained, and images are flattened before the first dense layer and after the
