@@ -108,7 +108,7 @@ def test_bayes_by_name_equals_bayes_by_object_and_any_object_with_predict_is_tak
         def predict(self, votes):
             return np.zeros(len(votes), dtype=np.int64)
 
-    result = certify(votes, PLANE, threat="deterministic", decoder=Constant())
+    result = certify(votes, PLANE, threat="deterministic", decoder=Constant(), n_classes=3)
     assert (result.radius == PLANE.n_users).all()
     assert result.exact.all()
     assert result.reason(0) == "no set of users changes the output"
@@ -132,6 +132,7 @@ def test_bayes_by_name_equals_bayes_by_object_and_any_object_with_predict_is_tak
         ({"method": "guess"}, "method"),
         ({"max_attackers": 0}, "max_attackers"),
         ({"decoder": ConsensusDecoder(PLANE, 1), "method": "milp"}, "patterns"),
+        ({"decoder": PluralityDecoder(n_classes=5), "n_classes": 4}, "5 classes"),
     ],
 )
 def test_bad_requests_are_refused_in_words(change, words):

@@ -94,6 +94,20 @@ def test_consensus_collective_and_plot(files, capsys):
     assert "collective" in capsys.readouterr().out
 
 
+def test_a_class_that_no_vote_names_counts_where_the_file_or_the_user_says_so(tmp_path, capsys):
+    code = Code([[1, 0], [0, 1]])
+    code.save(tmp_path / "c.csv")
+    votes, labels = np.array([[0, 0], [1, 1]] * 4), np.array([0, 1] * 4)
+    save_votes(tmp_path / "scored.npz", votes, labels, scores=np.zeros((8, 2, 5)))
+    save_votes(tmp_path / "plain.npz", votes, labels)
+    options = ["--code", str(tmp_path / "c.csv"), "--threat", "deterministic", "--decoder", "bayes", "--json"]
+    for name, more, expected in (("scored", [], 5), ("plain", ["--classes", "4"], 4), ("plain", [], 2)):
+        assert main(["certify", str(tmp_path / f"{name}.npz"), *options, *more]) == 0
+        assert json.loads(capsys.readouterr().out)["classes"] == expected
+    assert main(["certify", str(tmp_path / "scored.npz"), *options, "--classes", "4"]) == 2
+    assert "scores are of 5" in capsys.readouterr().err
+
+
 def test_users_keep_their_names(tmp_path, capsys):
     Code(np.eye(3, dtype=int), users=["ann", "bob", "cy"]).save(tmp_path / "c.json")
     save_votes(tmp_path / "v.csv", [[1, 1, 0]])

@@ -123,6 +123,26 @@ def test_certificates_name_the_threat_model_that_the_decoder_has():
         CodedClassifier(KNeighborsClassifier(3), random_state=0).fit(X, y, groups).certify(X, threat="arbitrary")
 
 
+def test_certificates_count_classes_that_no_vote_names_for_a_decoder_that_does_not():
+    class Touchy:
+        """Changes its mind at the first vote for class 2."""
+
+        def __init__(self, code, confusion):
+            self.single = BayesDecoder(code, confusion)
+
+        def decode(self, votes):
+            return self.single.decode(votes)
+
+        def predict(self, votes):
+            return np.where((votes == 2).any(axis=1), 2, votes[:, 0])
+
+    X, y, groups = draw(120)
+    coded = CodedClassifier(KNeighborsClassifier(3), decoder=Touchy, random_state=0, classes=[0, 1, 2])
+    unseen = y < 2
+    coded.fit(X[unseen], y[unseen], np.asarray(groups)[unseen])
+    assert (coded.certify(X[:9]) == 0).all()
+
+
 def test_a_sub_model_never_learns_what_other_users_hand_in():
     X, y, groups = draw()
     X_bad, y_bad = X.copy(), y.copy()

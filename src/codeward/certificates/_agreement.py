@@ -69,7 +69,7 @@ def certify_agreement(
     decoder : decoder object
         With ``predict(votes)``.
     n_classes : int
-        c, at least 2.
+        c, at least 2, the decoder's own where it has one: every class is a label and a target.
     threat : {"deterministic", "arbitrary"}
         As for `certify`.
     max_attackers : int, optional

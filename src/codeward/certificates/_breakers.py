@@ -12,8 +12,19 @@ attack with pattern s changes the output l iff some single-target one does, so b
   where :math:`D_l = D_l(y) \cup s` is largest. If after some attack another t is explained, so is it at
   :math:`y^{s \to t}`, where :math:`D_t = D_t(y) \setminus s` is smallest. In both cases the verdict there is not l.
 
-For both decoders a rival t that has votes serves at least as well as one without (its dissent, or its deficit, is
-smaller), except that for plurality a smaller label wins ties.
+**The number of classes does not matter to them**, as long as there are two, so neither needs to know it. Let u be a
+label without votes, and t one with votes, both other than l.
+
+* plurality: :math:`y^{s \to u}` lets u overtake l iff :math:`\sum_{i \in s} (1 + [y_i = l]) \ge N_l + [u > l]`. With
+  :math:`u > l` the same s lets t overtake l too, since :math:`|s \cap \{i : y_i = t\}| \le N_t`. So such a u matters
+  only where l has all the votes. Those with :math:`u < l` win ties; among them (or all, where l has all the votes) the
+  smallest does at least as well as any other, for it has as many votes and comes first.
+* consensus: if u is explained at :math:`y^{s \to u}`, where its dissent is the complement of s, then t is explained at
+  :math:`y^{s \to t}`, where its dissent is smaller; if l is not explained at :math:`y^{s \to u}`, neither is it at
+  :math:`y^{s \to t}`. And the verdict itself is the same for every number of classes: a label without votes is
+  explained only if all are, and then there is no verdict.
+
+The labels that `list_rivals` adds are below l, or 0 or 1: they exist whenever there are two classes.
 """
 
 from collections.abc import Callable

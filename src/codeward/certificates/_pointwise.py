@@ -50,7 +50,8 @@ def certify(
     threat : {"arbitrary", "deterministic"}
         What an attacker can make the hit models say.
     decoder : {"plurality", "bayes", "consensus"} or decoder object
-        Whose output is certified; an object needs ``predict(votes)``.
+        Whose output is certified; an object needs ``predict(votes)``, which maps every vote vector by itself, and
+        ``n_classes`` (or give it here).
     max_attackers : int, optional
         Search no further; an input not broken by then has this radius and ``exact`` False. By default as far as 65,536
         attacker sets reach (plurality without limit; bayes at most its largest expected number of attackers).
@@ -59,7 +60,8 @@ def certify(
     n_attackers, n_errors : int
         For ``decoder="consensus"``: how many attackers and wrong clean votes it tolerates.
     n_classes : int, optional
-        Number of classes c, to check the votes; the radii of plurality and consensus do not depend on it.
+        Number of classes c, each a possible target even if no model says it. Required for a decoder object that has no
+        ``n_classes`` of its own; the radii of plurality and consensus do not depend on it.
     method : {"auto", "patterns", "milp", "bound"}
         For plurality: enumerate patterns; bounds, then MILP where they leave a gap; bounds alone. ``auto`` takes
         patterns up to 65,536 attacker sets.

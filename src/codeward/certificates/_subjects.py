@@ -78,43 +78,70 @@ def make_subject(
     Raises
     ------
     InputError
-        For votes that do not fit the code, and for a threat model under which the decoder has no certificate.
+        For votes that do not fit the code, for a threat model under which the decoder has no certificate, and for a
+        decoder other than plurality and consensus (whose radii do not depend on it, see `list_rivals`) where nobody
+        says how many classes there are.
     """
     if threat not in get_args(Threat):
         raise InputError(f"unknown threat model {threat!r}; choose deterministic or arbitrary")
-    if n_classes is not None and n_classes < 2:
-        raise InputError(f"n_classes must be at least 2, got {n_classes}")
-    checked = check_votes(votes, code.n_models, n_classes)
+    # The class itself: a subclass may decide differently, and what is proved of plurality and consensus is not of it.
+    name = {PluralityDecoder: "plurality", ConsensusDecoder: "consensus", BayesDecoder: "bayes"}.get(
+        type(decoder), type(decoder).__name__
+    )
+    if getattr(decoder, "needs", "votes") != "votes":
+        raise InputError(f"no certificate for the {name} decoder: it reads scores, and a certificate is about votes")
+    n_targets = _count_classes(decoder, name, n_classes)
+    checked = check_votes(votes, code.n_models, n_targets)
     if checked.shape[0] == 0:
         raise InputError("votes: there are no inputs to certify")
     distinct, inverse = distinct_rows(checked, int(checked.max()) + 1)
-    labels = np.asarray(decoder.predict(distinct), dtype=np.int64)
+    predict = _predictor(decoder, name)
+    labels = predict(distinct)
     breaker: Breaker
-    if isinstance(decoder, PluralityDecoder):
-        name, breaker = "plurality", PluralityBreaker(distinct, labels)
-    elif isinstance(decoder, ConsensusDecoder):
-        name = "consensus"
-        breaker = OverwriteBreaker(distinct, labels, list_rivals(distinct, labels), decoder.predict)
+    if name == "plurality":
+        breaker = PluralityBreaker(distinct, labels)
+    elif name == "consensus":
+        breaker = OverwriteBreaker(distinct, labels, list_rivals(distinct, labels), predict)
+    elif threat == "arbitrary":
+        raise InputError(
+            f"no certificate for the {name} decoder under arbitrary: its guarantee assumes that all hit models say "
+            "the same target (deterministic); certify plurality or consensus, or choose deterministic"
+        )
+    elif n_targets is None:
+        raise InputError(
+            f"the {name} decoder does not say how many classes there are, and a class that got no vote is a target "
+            "too: give n_classes"
+        )
     else:
-        name = "bayes" if isinstance(decoder, BayesDecoder) else type(decoder).__name__
-        if threat == "arbitrary":
-            raise InputError(
-                f"no certificate for the {name} decoder under arbitrary: its guarantee assumes that all hit models say "
-                "the same target (deterministic); certify plurality or consensus, or choose deterministic"
-            )
         # Every class is a target, the present output included: a decoder may well be misled by more agreement.
-        n_targets = _count_classes(decoder, checked, n_classes)
         candidates = np.tile(np.arange(n_targets), (distinct.shape[0], 1))
-        breaker = OverwriteBreaker(distinct, labels, candidates, _predictor(decoder))
+        breaker = OverwriteBreaker(distinct, labels, candidates, predict)
     return Subject(distinct, inverse, labels, breaker, name)
 
 
-def _predictor(decoder: Predictor) -> Predict:
-    return lambda votes: np.asarray(decoder.predict(votes), dtype=np.int64)
+def _predictor(decoder: Predictor, name: str) -> Predict:
+    """Return ``decoder.predict`` with its answers checked: one whole number an input."""
+
+    def predict(votes: NDArray[np.int64]) -> NDArray[np.int64]:
+        labels = np.asarray(decoder.predict(votes))
+        if labels.shape != votes.shape[:1] or labels.dtype.kind not in "iu":
+            raise InputError(
+                f"the {name} decoder must answer one whole number an input, shape {votes.shape[:1]}; "
+                f"got {labels.dtype} of shape {labels.shape}"
+            )
+        return labels.astype(np.int64)
+
+    return predict
 
 
-def _count_classes(decoder: Predictor, votes: NDArray[np.int64], n_classes: int | None) -> int:
+def _count_classes(decoder: Predictor, name: str, n_classes: int | None) -> int | None:
+    """Return c as the decoder or the caller says it, None where neither does."""
     own = getattr(decoder, "n_classes", None)
-    if own is not None:
-        return int(own)
-    return n_classes if n_classes is not None else max(2, int(votes.max()) + 1)
+    if own is not None and n_classes is not None and own != n_classes:
+        raise InputError(f"n_classes is {n_classes}, but the {name} decoder has {own} classes")
+    found = n_classes if own is None else own
+    if found is None:
+        return None
+    if found != int(found) or found < 2:
+        raise InputError(f"n_classes must be a whole number of at least 2, got {found}")
+    return int(found)

@@ -149,7 +149,7 @@ def show_summary(
     from rich.table import Table
 
     at_once = {c.n_attackers: c for c in collective}
-    title = f"{facts['decoder']}, threat model {facts['threat']}, {tally.inputs:,} inputs"
+    title = f"{facts['decoder']}, threat model {facts['threat']}, {tally.inputs:,} inputs, {facts['classes']} classes"
     table = Table("attackers k", f"{what} (of {tally.judged:,})", title=title)
     if collective:
         table.add_column("pointwise")

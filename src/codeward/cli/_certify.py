@@ -35,7 +35,11 @@ def certify(
     max_attackers: int = typer.Option(
         None, "--max-attackers", "-k", help="Search no further than this many attackers."
     ),
-    classes: int = typer.Option(None, "--classes", help="Number of classes; by default as found in the file."),
+    classes: int = typer.Option(
+        None,
+        "--classes",
+        help="Number of classes; by default of confusion or scores, else to the largest label.",
+    ),
     collective: bool = typer.Option(
         False,
         "--collective",
@@ -111,6 +115,7 @@ def certify(
         "votes": str(votes),
         "decoder": tally.last.decoder,
         "threat": threat,
+        "classes": n_classes,
         "confusion": source,
         "output": None if output is None else str(output),
         "plot": None if plot is None else str(plot),
@@ -143,7 +148,7 @@ def _make_decoder(
     from codeward.cli._noise import find_classes, find_confusion
     from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 
-    n_classes = find_classes(reader, classes)
+    n_classes = find_classes(reader, _count_scored(reader, classes))
     if name == "plurality":
         return PluralityDecoder(code, n_classes), n_classes, None
     if name == "consensus":
@@ -154,6 +159,18 @@ def _make_decoder(
         raise InputError(f"--decoder must be plurality, bayes or consensus, got {name!r}")
     confusion, source = find_confusion(reader, n_classes, None)
     return BayesDecoder(code, confusion), n_classes, source
+
+
+def _count_scored(reader: "VoteReader", classes: int | None) -> int | None:
+    """Return ``--classes``, or where it is not given and the file has scores, the number of classes these are of."""
+    if not reader.has_scores:
+        return classes
+    first = next(reader.chunks(1, with_scores=True)).scores
+    assert first is not None
+    scored = int(first.shape[2])
+    if classes not in (None, scored):
+        raise InputError(f"--classes {classes}, but the scores are of {scored}")
+    return scored
 
 
 def _certify_file(

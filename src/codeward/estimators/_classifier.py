@@ -249,7 +249,14 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         votes = self.votes(X)
         chosen = threat if threat is not None else default_threat(self.decoder_)
-        return certify(votes, self.code_, threat=chosen, decoder=self.decoder_, max_attackers=max_attackers)
+        return certify(
+            votes,
+            self.code_,
+            threat=chosen,
+            decoder=self.decoder_,
+            max_attackers=max_attackers,
+            n_classes=int(self.classes_.size),
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -50,7 +50,7 @@ def tolerated_errors(code: Code, n_attackers: int) -> int:
 
 def default_threat(decoder: Decoder) -> Threat:
     """Return the strongest threat model under which a decoder has certificates."""
-    return "arbitrary" if isinstance(decoder, PluralityDecoder | ConsensusDecoder) else "deterministic"
+    return "arbitrary" if type(decoder) in (PluralityDecoder, ConsensusDecoder) else "deterministic"
 
 
 def share_labels(decoded: Decoded, votes: NDArray[np.int64]) -> NDArray[np.float64]:
