@@ -1,4 +1,4 @@
-"""The two errors a caller is meant to catch."""
+"""The errors a caller is meant to catch."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,7 @@ class InputError(ValueError):
 
 class TooLargeError(InputError):
     """The request is well formed but would not fit in the stated memory or time; the message gives the size."""
+
+
+class UnmetError(InputError):
+    """The request is sound, but nothing that meets it was found; the message says what is possible. Commands exit 1."""

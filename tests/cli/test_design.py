@@ -71,13 +71,32 @@ def test_what_inspection_cannot_enumerate_is_reported_as_verified_by_the_design(
 
 
 def test_groups_are_tracked_where_users_are_too_many(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["design", "-n", "1000", "-k", "2", "-u", "0.4", "-g", "track", "-t", "0.5", "--json"]) == 0
+    assert main(["design", "-n", "1000", "-k", "2", "-u", "0.4", "-g", "track", "-t", "0.5", "--groups", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["grouped"]
     assert "names groups" in result["note"]
     # Single users are not tracked, and the card says so; the label is corrected for single users.
     assert result["attackers"]["track"] == 0
     assert result["attackers"]["correct"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-n", "539", "-k", "3", "-u", "0.3", "-g", "track"], "possible: 2 attackers; tracking 18 groups"),
+        (["-n", "10", "-k", "2", "-r", "7", "-m", "16", "-t", "1"], "no code has fewer than"),
+    ],
+)
+def test_a_design_that_misses_what_it_was_asked_for_exits_1_with_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "code.csv"
+    assert main(["design", *arguments, "-o", str(target)]) == 1
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not target.exists()
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

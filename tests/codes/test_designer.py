@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codeward._errors import InputError
-from codeward.codes import _exact, _solve
+from codeward._errors import InputError, UnmetError
+from codeward.codes import _exact, _solve, inspect
 from codeward.codes._bounds import models_lower_bound
 from codeward.codes._demands import meets, tracks_groups
 from codeward.codes._designer import design
@@ -172,7 +172,7 @@ def test_tracking_many_users_falls_back_to_random_rows() -> None:
     ],
 )
 def test_groups_are_tracked_where_single_users_cannot_be_verified(n: int, k: int, r: int, margin: int) -> None:
-    found = design(n, k, r, guarantee="track", margin=margin, time_limit=2)
+    found = design(n, k, r, guarantee="track", margin=margin, time_limit=2, groups=True)
     assert found.grouped
     assert "names groups" in found.note
     columns = np.unique(found.code.matrix, axis=1)
@@ -184,7 +184,34 @@ def test_groups_are_tracked_where_single_users_cannot_be_verified(n: int, k: int
 
 def test_tracking_is_refused_with_the_reason_where_groups_do_not_help() -> None:
     with pytest.raises(InputError, match="166,667,501 attacker sets"):
-        design(1000, 3, 996, guarantee="track", time_limit=1)
+        design(1000, 3, 996, guarantee="track", time_limit=1, groups=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "possible"),
+    [
+        ({"n_users": 539, "n_attackers": 3, "utilization": 0.3}, ["2 attackers", "18 groups of up to 30", "--groups"]),
+        ({"n_users": 1000, "n_attackers": 3, "row_weight": 996}, ["correct for 3"]),
+        ({"n_users": 120, "n_attackers": 3, "row_weight": 30, "margin": 2}, ["margin 1", "2 attackers"]),
+        ({"n_users": 1000, "n_attackers": 2, "utilization": 0.4, "time_limit": 0.5}, ["a time limit of", "s;"]),
+        ({"n_users": 539, "n_attackers": 3, "max_models": 40}, ["2 attackers"]),
+    ],
+)
+def test_a_missed_guarantee_is_a_failure_that_says_what_is_possible(asked: dict, possible: list[str]) -> None:
+    with pytest.raises(UnmetError) as caught:
+        design(**asked, guarantee="track")
+    for words in ["out of reach", "possible", *possible]:
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("share", ["utilization", "max_models"])
+def test_users_are_tracked_one_by_one_unless_groups_are_asked_for(share: str) -> None:
+    # Few enough users: the permission changes nothing.
+    asked = {"utilization": 0.25} if share == "utilization" else {"max_models": 12}
+    for groups in (False, True):
+        found = design(12, 1, **asked, guarantee="track", time_limit=1, groups=groups)
+        assert not found.grouped
+        assert inspect(found.code).track >= 1
 
 
 def test_most_models_alone_gives_the_largest_row_weight() -> None:

@@ -5,7 +5,7 @@ import sys
 import click
 import typer
 
-from codeward._errors import InputError
+from codeward._errors import InputError, UnmetError
 from codeward.cli._certify import certify
 from codeward.cli._data import data_app
 from codeward.cli._decode import decode
@@ -60,6 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command. Exit 0 when it worked, 2 for bad input (one line on stderr), 1 for a run that failed."""
     try:
         code = app(args=arguments, standalone_mode=False)
+    except UnmetError as error:
+        return _complain(str(error), 1)
     except InputError as error:
         return _complain(str(error), 2)
     except click.ClickException as error:

@@ -41,6 +41,9 @@ def design(
     weights: str = typer.Option(
         None, "--weights", help="Samples of each user: 10,20,... or a file of numbers. Utilization then counts samples."
     ),
+    groups: bool = typer.Option(
+        False, "--groups", help="Where single users are too many to track, let them share columns and track groups."
+    ),
     output: Path = typer.Option(None, "--output", "-o", help="Write the code to this .csv, .npy or .json file."),
     curve: Path = typer.Option(
         None, "--curve", help="Draw models against utilization for k = 1..4 to this .svg, .png or .pdf file."
@@ -50,8 +53,8 @@ def design(
     """Find the code with fewest sub-models for a guarantee, verified, with a lower bound.
 
     detect: some model is always clean. correct: the true label is recoverable (attackers who hand in data).
-    correct-arbitrary: the same when hit models may say anything. track: the attackers are named as well (with very many
-    users, the groups of users that hold them).
+    correct-arbitrary: the same when hit models may say anything. track: the attackers are named as well (with --groups
+    and very many users, the groups of users that hold them). A design that misses its guarantee exits 1.
 
     Example: codeward design --users 13 --attackers 2 --row-weight 9 -o code.csv
 
@@ -66,7 +69,18 @@ def design(
     sizes = None if weights is None else _read_weights(weights)
     with show_progress("designing", time_limit, quiet=as_json) as progress:
         found = design_code(
-            users, attackers, row_weight, utilization, guarantee, margin, max_models, time_limit, seed, sizes, progress
+            users,
+            attackers,
+            row_weight,
+            utilization,
+            guarantee,
+            margin,
+            max_models,
+            time_limit,
+            seed,
+            sizes,
+            progress,
+            groups,
         )
     if output is not None:
         found.code.save(output)

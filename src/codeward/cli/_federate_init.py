@@ -112,7 +112,15 @@ def _read_code(
         limit = 10.0
         with show_progress("designing", limit, quiet=quiet) as progress:
             found = design(
-                count, attackers, row_weight, utilization, guarantee, time_limit=limit, seed=seed, progress=progress
+                count,
+                attackers,
+                row_weight,
+                utilization,
+                guarantee,
+                time_limit=limit,
+                seed=seed,
+                progress=progress,
+                groups=True,
             ).code
     else:
         raise InputError("give --code FILE, or --attackers K to design a code, and not both")

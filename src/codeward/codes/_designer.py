@@ -8,7 +8,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codeward._errors import InputError
+from codeward._errors import InputError, UnmetError
 from codeward._progress import Progress, silent
 from codeward.codes._code import Code
 from codeward.codes._demands import meets, tracks_groups
@@ -81,6 +81,7 @@ def design(
     seed: int = 0,
     weights: ArrayLike | None = None,
     progress: Progress | None = None,
+    groups: bool = False,
 ) -> Design:
     """Design a code: the fewest models for a row weight, or the largest row weight for a number of models.
 
@@ -97,8 +98,7 @@ def design(
         the arbitrary one (DESIGN.md, "Two threat models").
     margin : int
         By how many models the property must hold (DESIGN.md, "Margin"); for *track* both the label and the tracking
-        margin. When there are too many users to verify tracking of single ones in the time, users share columns and
-        tracking names a group (see `Design.grouped`).
+        margin. The code returned has at least this margin.
     max_models : int, optional
         Most models. Without row weight and utilization, the code of largest row weight found within it is returned.
     time_limit : float
@@ -108,12 +108,17 @@ def design(
         Samples of each user. Columns are assigned so that the poorest model has as many samples as possible.
     progress : Progress, optional
         Advanced by seconds, ``time_limit`` in all.
+    groups : bool
+        For *track*: where single users are too many to be verified in the time, let users share columns and track the
+        groups of users with equal columns (see `Design.grouped`). Without it such a request fails.
 
     Raises
     ------
     InputError
-        When the request is impossible (the message says why), or no code within ``max_models`` was found (it gives the
-        best found and the bound).
+        When the request is impossible; the message says why.
+    UnmetError
+        When no code that meets the whole request was found (guarantee, margin, row weight, ``max_models``, for single
+        users unless ``groups``); the message says what is possible. It is an `InputError` too.
     """
     start = time.monotonic()
     check_request(n_users, n_attackers, guarantee, margin)
@@ -123,13 +128,13 @@ def design(
 
     if row_weight is None and utilization is None:
         assert max_models is not None
-        found = _largest_weight(n_users, n_attackers, guarantee, margin, max_models, time_limit, seed, report)
+        found = _largest_weight(n_users, n_attackers, guarantee, margin, max_models, time_limit, seed, report, groups)
     elif sizes is not None and utilization is not None:
-        found = _weighted(n_users, n_attackers, utilization, guarantee, margin, sizes, time_limit, seed, report)
+        found = _weighted(n_users, n_attackers, utilization, guarantee, margin, sizes, time_limit, seed, report, groups)
     else:
         least = row_weight if row_weight is not None else _share_of(n_users, utilization or 0.0)
         request = make_request(n_users, n_attackers, least, guarantee, margin)
-        found = _solve(request, time_limit, seed, report=report)
+        found = _solve(request, time_limit, seed, report=report, groups=groups)
     report.finish()
     return _conclude(found, max_models, sizes, start)
 
@@ -138,12 +143,12 @@ def _conclude(found: Incumbent, max_models: int | None, sizes: NDArray[np.float6
     """Order rows and columns, verify once more, and describe the code."""
     request, bound = found.request, max(found.bound, 1)
     if found.matrix is None:
-        raise InputError(
+        raise UnmetError(
             f"design: no code was found in the time limit (at least {bound} models are needed); allow more time, or "
             "ask for a smaller margin or fewer attackers"
         )
     if max_models is not None and found.size > max_models:
-        raise InputError(
+        raise UnmetError(
             f"design: the best code found has {found.size} models, over the limit of {max_models}; no code has fewer "
             f"than {bound}; ask for a smaller row weight or more models"
         )
@@ -184,19 +189,25 @@ def _largest_weight(
     seconds: float,
     seed: int,
     report: Callable[[str], None],
+    groups: bool,
 ) -> Incumbent:
     """Find the largest row weight with a code of at most ``max_models`` models: bisect quickly, then push upwards."""
+    from codeward.codes._groups import needs_groups, refuse_tracking
     from codeward.codes._solve import bound_search
 
     first = make_request(n_users, n_attackers, 1, guarantee, margin)
+    # A search may be granted no more than this; what it could not verify is not tried.
+    granted = 0.25 * seconds if groups else 0.4 * seconds / (n_users.bit_length() + 1)
     possible = []
     for weight in range(1, n_users - first.strength + 1):
         request = Request(n_users, n_attackers, weight, guarantee, margin)
-        bound = bound_search(request, 0.25 * seconds)
+        bound = bound_search(request, granted, groups)
         if bound is not None and bound <= max_models:
             possible.append(request)
     if not possible:
-        least = bound_search(first, 0.25 * seconds)
+        if not groups and needs_groups(first, granted):
+            raise refuse_tracking(first, granted)
+        least = bound_search(first, granted, groups)
         raise InputError(f"design: no code within {max_models} models: even row weight 1 needs at least {least}")
     best: Incumbent | None = None
     cut = False
@@ -204,20 +215,20 @@ def _largest_weight(
     share = 0.4 * seconds / (len(possible).bit_length() + 1)
     while low < high:
         middle = (low + high) // 2
-        found = _solve(possible[middle], share, seed, max_models, report)
+        found = _solve(possible[middle], share, seed, max_models, report, groups)
         cut |= found.timed_out
         if found.size <= max_models:
             best, low = found, middle + 1
         else:
             high = middle
     for request in possible[low : low + 2]:
-        found = _solve(request, 0.25 * seconds, seed, max_models, report)
+        found = _solve(request, 0.25 * seconds, seed, max_models, report, groups)
         cut |= found.timed_out
         if found.size > max_models:
             break
         best = found
     if best is None:
-        raise InputError(f"design: no code within {max_models} models was found; ask for more models or more time")
+        raise UnmetError(f"design: no code within {max_models} models was found; ask for more models or more time")
     best.timed_out = cut
     return best
 
@@ -232,13 +243,14 @@ def _weighted(
     seconds: float,
     seed: int,
     report: Callable[[str], None],
+    groups: bool,
 ) -> Incumbent:
     """Raise the row weight until the poorest row, columns assigned, has its share of the samples."""
     strength = 2 * n_attackers if guarantee == "correct-arbitrary" else n_attackers
     least, reached = _share_of(n_users, utilization), 0.0
     for turn in range(WEIGHT_TRIES):
         request = make_request(n_users, n_attackers, least, guarantee, margin)
-        found = _solve(request, seconds / WEIGHT_TRIES, seed, report=report)
+        found = _solve(request, seconds / WEIGHT_TRIES, seed, report=report, groups=groups)
         if found.matrix is None:
             return found
         reached = max(reached, sample_utilization(assign_columns(found.matrix, sizes), sizes))
@@ -247,19 +259,24 @@ def _weighted(
         step = max(least + 1, ceil(least * utilization / reached - 1e-9))
         last = turn == WEIGHT_TRIES - 2
         least = n_users - strength if last else min(step, n_users - strength)
-    raise InputError(
+    raise UnmetError(
         f"design: with these weights the poorest model reaches {reached:.3f} of the samples, not {utilization}; "
         "a few users hold too much: ask for a smaller utilization or split their data into several accounts"
     )
 
 
 def _solve(
-    request: Request, seconds: float, seed: int, enough: int = 0, report: Callable[[str], None] = lambda note: None
+    request: Request,
+    seconds: float,
+    seed: int,
+    enough: int = 0,
+    report: Callable[[str], None] = lambda note: None,
+    groups: bool = False,
 ) -> Incumbent:
     # The compiled searches import numba, which takes a second; only a design pays for it.
     from codeward.codes._solve import solve
 
-    return solve(request, seconds, seed, enough, report)
+    return solve(request, seconds, seed, enough, report, groups)
 
 
 def _share_of(n_users: int, utilization: float) -> int:

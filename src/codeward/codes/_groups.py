@@ -5,11 +5,13 @@ users these are too many. Users are then hashed onto the columns of a smaller BT
 the groups that attack are named, and everything else holds for single users.
 """
 
+from dataclasses import replace
 from itertools import chain
+from math import ceil
 
 import numpy as np
 
-from codeward._errors import InputError
+from codeward._errors import UnmetError
 from codeward.codes._bounds import bound_models
 from codeward.codes._costs import WORK_PER_SECOND, check_cost
 from codeward.codes._demands import tracks_groups
@@ -57,13 +59,37 @@ def require_groups(request: Request) -> Request:
     small = plan_groups(request)
     if small is None:
         n, k = request.n_users, request.n_attackers
-        raise InputError(
+        raise UnmetError(
             f"design: to track {k} of {n} users, {count_attacker_sets(n, k):,} attacker sets must be told apart, more "
             f"than can be verified in the time, and groups of users do not help at row weight {request.row_weight}: a "
             f"model that avoids {k} groups would learn from too few users; ask for a smaller row weight, fewer "
             "attackers, more time, or the guarantee correct, which needs no distinct users"
         )
     return small
+
+
+def refuse_tracking(request: Request, seconds: float) -> UnmetError:
+    """Say why single users cannot be tracked, and what can be had instead."""
+    n, k = request.n_users, request.n_attackers
+    possible = []
+    if not needs_groups(request, float("inf")):
+        cost = check_cost(n, max(bound_models(request), likely_rows(request)), request)
+        possible.append(f"a time limit of {ceil(cost / WORK_PER_SECOND)} s")
+    fewer = next((j for j in range(k - 1, 0, -1) if not needs_groups(replace(request, n_attackers=j), seconds)), 0)
+    if fewer:
+        possible.append(f"{fewer} attacker{'s' * (fewer > 1)}")
+    if request.margin > 1 and not needs_groups(replace(request, margin=1), seconds):
+        possible.append("margin 1")
+    small = plan_groups(request)
+    if small is not None:
+        size = -(-n // small.n_users)
+        possible.append(f"tracking {small.n_users} groups of up to {size} users that share a column (--groups)")
+    possible.append(f"the guarantee correct for {k}")
+    return UnmetError(
+        f"design: tracking {k} of {n} users with margin {request.margin} is out of reach: "
+        f"{count_attacker_sets(n, k):,} attacker sets must be told apart, more than {seconds:.2g} s can verify; "
+        f"possible: {'; '.join(possible)}"
+    )
 
 
 def bound_groups(request: Request, n_groups: int) -> int:

@@ -14,7 +14,14 @@ from codeward.codes._direct import anneal_pairs, start_pairs
 from codeward.codes._exact import fits_exact, solve_covering
 from codeward.codes._families import offer_blown_codes, offer_families, offer_paper
 from codeward.codes._grouping import fit_multiplicities
-from codeward.codes._groups import bound_groups, needs_groups, plan_groups, require_groups, spread_groups
+from codeward.codes._groups import (
+    bound_groups,
+    needs_groups,
+    plan_groups,
+    refuse_tracking,
+    require_groups,
+    spread_groups,
+)
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._request import Request
 from codeward.codes._rounds import anneal_coverings, anneal_orbits
@@ -29,22 +36,30 @@ MANY_USERS = 40
 
 
 def solve(
-    request: Request, seconds: float, seed: int, enough: int = 0, report: Callable[[str], None] = lambda note: None
+    request: Request,
+    seconds: float,
+    seed: int,
+    enough: int = 0,
+    report: Callable[[str], None] = lambda note: None,
+    groups: bool = False,
 ) -> Incumbent:
     """Find a code with few models; stop early at ``enough`` models.
 
     Stages run in a fixed order with fixed shares of the work: constructions first (paper, geometries, residues,
     products), then annealing over blocks and over orbits, codes on fewer points, the property itself, the exact solver.
-    Where single users are too many to be tracked, a code that tracks groups of them is found (`Incumbent.groups`).
+    Where single users are too many to be tracked, ``groups`` allows a code that tracks groups of them
+    (`Incumbent.groups`).
 
     Raises
     ------
     TooLargeError
         When every code for the request has more than `MAX_MODELS` models.
-    InputError
-        When single users cannot be tracked (see `needs_groups`) and groups of them do not help.
+    UnmetError
+        When single users cannot be tracked (see `needs_groups`) and groups of them are not wanted or do not help.
     """
     grouped = needs_groups(request, seconds)
+    if grouped and not groups:
+        raise refuse_tracking(request, seconds)
     searched = require_groups(request) if grouped else request
     bound = bound_models(searched)
     if bound > MAX_MODELS:
@@ -80,11 +95,11 @@ def load_searches() -> None:
     fit_multiplicities(rows, 3, 2, rng, n_moves=1)
 
 
-def bound_search(request: Request, seconds: float) -> int | None:
+def bound_search(request: Request, seconds: float, groups: bool) -> int | None:
     """Bound the models of what `solve` would look for; None when it would refuse."""
     if not needs_groups(request, seconds):
         return bound_models(request)
-    small = plan_groups(request)
+    small = plan_groups(request) if groups else None
     return None if small is None else bound_groups(request, small.n_users)
 
 

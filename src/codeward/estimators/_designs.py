@@ -37,5 +37,11 @@ def _design_once(
     A code is public, so nothing is gained by a new one per ``random_state``.
     """
     return design(
-        n_users, n_attackers, row_weight=row_weight, guarantee=guarantee, margin=margin, time_limit=time_limit
+        n_users,
+        n_attackers,
+        row_weight=row_weight,
+        guarantee=guarantee,
+        margin=margin,
+        time_limit=time_limit,
+        groups=True,
     )
