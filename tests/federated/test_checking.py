@@ -173,28 +173,34 @@ def _tiny_assignment():
 
 def test_refusals_are_log_lines_that_name_the_user(plan, caplog):
     federation = Federation(plan)
-    assignment = federation.assign()[1]
+    assignments = federation.assign()
+    assignment = assignments[1]
     with caplog.at_level(logging.WARNING, "codeward.federated"):
         federation.accept(1, honest_reply(assignment, samples=10**9))
         federation.accept(1, honest_reply(assignment))
         federation.fail(2, "boom\nline")
+        federation.accept(3, honest_reply(assignments[3]))
         report = federation.close()
     lines = [record.getMessage() for record in caplog.records]
     assert "refused from user bob" in lines[0]
     assert "a second reply in one round" in lines[1]
     assert "refused from user cleo: its client failed: 'boom\\nline'" in lines[2]
-    assert "no reply in time from user ann, dan" in lines[3]
-    assert report.silent == (0, 3)
+    assert "no reply counted for sub-model 0" in lines[3]
+    assert "no reply in time from user ann" in lines[4]
+    assert report.silent == (0,)
     assert [refusal.user for refusal in report.refusals] == [1, 1, 2]
-    assert not report.counted
+    assert set(report.counted) == {3}
 
 
 def test_a_reply_of_an_earlier_round_is_refused_in_a_later_one(plan):
     federation = Federation(plan)
-    old = federation.assign()[0]
+    first = federation.assign()
+    federation.accept(3, honest_reply(first[3]))
     federation.close()
-    new = federation.assign()[0]
+    second = federation.assign()
+    old, new = first[0], second[0]
     federation.accept(0, honest_reply(old))
+    federation.accept(3, honest_reply(second[3]))
     assert "old reply, or a replay" in federation.close().refusals[0].reason
     # Even with the round corrected the nonce gives it away.
     assert "nonce" in check_reply(honest_reply(old, round=2), new, 1000).refusals[0].reason
@@ -204,18 +210,20 @@ def test_another_users_reply_is_refused(plan):
     federation = Federation(plan)
     assignments = federation.assign()
     federation.accept(0, answer(assignments[1], 40, assignments[1].models))
+    federation.accept(3, honest_reply(assignments[3]))
     report = federation.close()
     assert "nonce" in report.refusals[0].reason
-    assert not report.counted
+    assert set(report.counted) == {3}
 
 
 def test_rounds_open_and_close_in_order(plan):
     federation = Federation(replace(plan, settings=replace(plan.settings, rounds=1)))
     with pytest.raises(ValueError, match="no round is open"):
         federation.accept(0, Reply({}, {}))
-    federation.assign()
+    assignments = federation.assign()
     with pytest.raises(ValueError, match="still open"):
         federation.assign()
+    federation.accept(0, honest_reply(assignments[0]))
     federation.close()
     with pytest.raises(ValueError, match="rounds are done"):
         federation.assign()

@@ -8,6 +8,7 @@ from codeward.federated import (
     FederatedSettings,
     Federation,
     FederationFolder,
+    Reply,
     load_samples,
     save_samples,
     train_federated,
@@ -73,14 +74,50 @@ def test_threads_of_the_caller_do_not_change_the_bytes(users, plan, honest):
         torch.set_num_threads(before)
 
 
-def test_a_model_without_any_reply_keeps_its_weights(users, plan):
-    start = Federation(plan).models
-    silent = dict.fromkeys((0, 1), lambda assignment, samples: None)
-    result = train_federated(users, plan, silent)
-    for name, array in result.models[0].items():
+def never(assignment, samples):
+    return None
+
+
+def late(assignment, samples):
+    return None if assignment.round == 1 else train_update(assignment, samples)
+
+
+def test_a_model_without_any_reply_in_a_round_keeps_its_weights_and_is_named(users, plan, caplog):
+    federation = Federation(plan)
+    start = list(federation.models)
+    for user, assignment in federation.assign().items():
+        if user in (2, 3):
+            federation.accept(user, train_update(assignment, users[user]))
+    report = federation.close()
+    for name, array in federation.models[0].items():
         assert array.tobytes() == start[0][name].tobytes()
-    assert any(result.models[1][name].tobytes() != array.tobytes() for name, array in start[1].items())
-    assert all(report.silent == (0, 1) for report in result.rounds)
+    assert any(federation.models[1][name].tobytes() != array.tobytes() for name, array in start[1].items())
+    assert (report.silent, report.untrained) == ((0, 1), (0,))
+    assert "round 1: no reply counted for sub-model 0" in caplog.text
+    result = train_federated(users, plan, dict.fromkeys((0, 1), late))
+    assert [report.untrained for report in result.rounds] == [(0,), ()]
+
+
+def test_a_model_that_nobody_ever_trained_is_an_error(users, plan):
+    with pytest.raises(ValueError, match=r"sub-model 0 was trained by nobody in any of 2 rounds; nobody answered"):
+        train_federated(users, plan, dict.fromkeys((0, 1), never))
+
+    def lie(assignment, samples):
+        return Reply({}, {})
+
+    with pytest.raises(ValueError, match=r"sub-model 0 was .* the first: user ann: envelope without round"):
+        train_federated(users, plan, dict.fromkeys((0, 1), lie))
+
+
+def test_a_round_that_counts_nobody_is_an_error_that_says_why(users, plan):
+    with pytest.raises(ValueError, match=r"^round 1: no reply of any user counted; nobody answered within 600 s"):
+        train_federated(users, plan, dict.fromkeys(range(4), never))
+
+    def vanish(assignment, samples):
+        return train_update(assignment, samples) if assignment.round == 1 else Reply({}, {})
+
+    with pytest.raises(ValueError, match=r"^round 2: no reply of any user counted; 4 refusals, the first: user ann: "):
+        train_federated(users, plan, dict.fromkeys(range(4), vanish))
 
 
 def test_training_learns(users, plan):

@@ -99,3 +99,10 @@ def test_twelve_clients_on_two_cores_with_a_silent_user(tmp_path):
     assert result.keys == reference.keys
     assert {refusal.user for refusal in result.refusals} == {5}
     assert all(len(report.counted) == 11 for report in result.rounds)
+
+
+@pytest.mark.slow
+def test_a_simulation_in_which_nobody_counts_says_why_in_one_line(tmp_path, users, plan):
+    empty = [samples.take(np.zeros(0, np.int64)) for samples in users]
+    with pytest.raises(ValueError, match=r"^round 1: no reply of any user counted; 4 refusals, the first: user ann: "):
+        simulate_federation(empty, plan, tmp_path, cores=1)

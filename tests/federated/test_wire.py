@@ -1,3 +1,4 @@
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -6,8 +7,11 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from codeward.federated import Parcel, Reply, answer, check_reply
+from codeward.codes import Code
+from codeward.data import Samples
+from codeward.federated import Parcel, Reply, answer, check_reply, train_federated, train_update
 from codeward.federated._wire import pack_assignment, pack_reply, unpack_assignment, unpack_reply
+from codeward.training import ARCHITECTURES
 
 
 def same(first, second):
@@ -29,6 +33,37 @@ def test_a_reply_survives_the_wire(assignment):
     checked = check_reply(unpack_reply(pack_reply(reply)), assignment, 1000)
     assert not checked.refusals
     assert all(same(checked.models[model], arrays) for model, arrays in assignment.models.items())
+
+
+@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+def test_every_architecture_trains_over_the_wire_as_it_does_without(architecture, users, plan):
+    """Real local training on four images a user, through Flower's records and the server's checks, two rounds."""
+    shape = (1, 28, 28) if architecture == "mnist-cnn" else (1, 8, 8)
+    rng = np.random.default_rng(0)
+    own = [Samples(rng.integers(0, 256, (4, *shape), np.uint8), np.arange(4)) for _ in range(2)]
+    other = replace(
+        plan, code=Code([[1, 1], [0, 1]]), training=replace(plan.training, architecture=architecture), shape=shape
+    )
+
+    def carried(assignment, samples):
+        arrived = unpack_assignment(pack_assignment(assignment))
+        return unpack_reply(pack_reply(train_update(arrived, samples)))
+
+    result = train_federated(own, other, honest=carried)
+    assert not result.refusals
+    assert all(set(report.counted) == {0, 1} for report in result.rounds)
+    reference = train_federated(own, other)
+    assert result.keys == reference.keys
+    assert all(same(first, second) for first, second in zip(result.models, reference.models, strict=True))
+
+
+def test_an_array_without_dimensions_keeps_its_form_on_the_wire(assignment):
+    models = {model: {"steps": np.array(3), "turned": np.ones((2, 3)).T} for model in assignment.models}
+    bare = replace(assignment, models=models)
+    assert all(same(arrays, models[0]) for arrays in unpack_assignment(pack_assignment(bare)).models.values())
+    checked = check_reply(unpack_reply(pack_reply(answer(bare, 24, models))), bare, 1000)
+    assert not checked.refusals
+    assert checked.models[0]["steps"].shape == ()
 
 
 @pytest.mark.parametrize("lost", ["assignment", "model-0"])

@@ -86,4 +86,5 @@ def _shorten(begin: NDArray[Any], value: NDArray[Any], scale: float) -> NDArray[
 
 
 def _cast(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
+    # asarray: arithmetic turns 0-d arrays into scalars.
+    return np.asarray((np.rint(values) if dtype.kind in "iu" else values).astype(dtype))

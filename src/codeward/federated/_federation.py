@@ -22,6 +22,8 @@ _LOG = logging.getLogger("codeward.federated")
 
 #: Part of every key; raised when the same replies would give other weights.
 FORMAT = 1
+#: Refusals that the error of a federation that trained nothing shows.
+_EXPLAINED = 3
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class RoundReport:
     silent : tuple of int
         Users without a reply in time.
     refusals : tuple of Refusal
+    untrained : tuple of int
+        Sub-models for which nobody's reply counted; they keep their weights.
     """
 
     round: int
@@ -73,6 +77,7 @@ class RoundReport:
     samples: Mapping[int, int]
     silent: tuple[int, ...]
     refusals: tuple[Refusal, ...]
+    untrained: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON for a record."""
@@ -82,6 +87,7 @@ class RoundReport:
             "samples": {str(user): count for user, count in self.samples.items()},
             "silent": list(self.silent),
             "refusals": [refusal.to_json() for refusal in self.refusals],
+            "untrained": list(self.untrained),
         }
 
 
@@ -192,8 +198,17 @@ class Federation:
         self._refuse([Refusal(self.round, user, None, f"its client failed: {quote(reason)}")])
 
     def close(self) -> RoundReport:
-        """End the round: combine, per model, what counted; a model without any keeps its weights."""
+        """End the round: combine, per model, what counted; a model without any keeps its weights.
+
+        Raises
+        ------
+        InputError
+            When nobody's reply counted: such a round trains nothing, and those after it would not either.
+        """
+        if not self._accepted:
+            raise InputError(f"round {self.round}: no reply of any user counted{self._explain(self._refusals)}")
         weights = {user: samples for user, (samples, _) in self._accepted.items()}
+        trained = {model for _, arrays in self._accepted.values() for model in arrays}
         for model in range(self.plan.code.n_models):
             replies = {user: arrays[model] for user, (_, arrays) in sorted(self._accepted.items()) if model in arrays}
             parts = [f"{user} {weights[user]} {_digest(arrays)}" for user, arrays in replies.items()]
@@ -205,7 +220,10 @@ class Federation:
             samples=dict(sorted(weights.items())),
             silent=tuple(user for user in self._open if user not in self._answered),
             refusals=tuple(sorted(self._refusals, key=lambda refusal: refusal.user)),
+            untrained=tuple(sorted(set(range(self.plan.code.n_models)) - trained)),
         )
+        if report.untrained:
+            _LOG.warning("round %d: no reply counted for sub-model %s", self.round, _list(report.untrained))
         if report.silent:
             names = ", ".join(self.plan.names[user] for user in report.silent)
             _LOG.warning("round %d: no reply in time from user %s", self.round, names)
@@ -214,8 +232,31 @@ class Federation:
         return report
 
     def result(self) -> FederatedResult:
-        """Return the models as they are now."""
+        """Return the models as they are now.
+
+        Raises
+        ------
+        InputError
+            When all rounds are over and some sub-model was trained in none of them.
+        """
+        if self.reports and self.round == self.plan.settings.rounds:
+            never = set.intersection(*(set(report.untrained) for report in self.reports))
+            if never:
+                refusals = [refusal for report in self.reports for refusal in report.refusals]
+                raise InputError(
+                    f"sub-model {_list(sorted(never))} was trained by nobody in any of {self.round} rounds"
+                    f"{self._explain(refusals)}"
+                )
         return FederatedResult(tuple(self.models), tuple(self._histories), tuple(self.reports))
+
+    def _explain(self, refusals: Sequence[Refusal]) -> str:
+        """Return the end of an error: the first refusals, or that nobody answered."""
+        if not refusals:
+            return f"; nobody answered within {self.plan.settings.timeout:g} s (federated.timeout)"
+        listed = "; ".join(
+            f"user {self.plan.names[refusal.user]}: {refusal.reason}" for refusal in refusals[:_EXPLAINED]
+        )
+        return f"; {len(refusals)} refusals, the first: {listed}"
 
     def _refuse(self, refusals: Sequence[Refusal]) -> None:
         for refusal in refusals:
@@ -238,6 +279,10 @@ def _freeze(arrays: Arrays) -> Arrays:
     for array in arrays.values():
         array.setflags(write=False)
     return arrays
+
+
+def _list(models: Sequence[int]) -> str:
+    return ", ".join(str(model) for model in models)
 
 
 def _chain(history: str, step: str) -> str:

@@ -124,6 +124,7 @@ def _read_report(entry: dict[str, Any]) -> RoundReport:
         samples={int(user): count for user, count in entry["samples"].items()},
         silent=tuple(entry["silent"]),
         refusals=tuple(Refusal(**refusal) for refusal in entry["refusals"]),
+        untrained=tuple(entry.get("untrained", ())),
     )
 
 

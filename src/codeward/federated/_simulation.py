@@ -174,7 +174,11 @@ def _run_app(
         finally:
             run.end()
     if not (server.path / "result.json").exists():
-        raise RuntimeError(f"the simulation ended without a result: {_last_line(work / 'run.log')}; see {work}/run.log")
+        reason = _last_line(work / "run.log")
+        _, own, message = reason.partition(f"{InputError.__module__}.{InputError.__name__}: ")
+        if own:
+            raise InputError(message)
+        raise RuntimeError(f"the simulation ended without a result: {reason}; see {work}/run.log")
 
 
 def _repeat_refusals(report: dict[str, Any], plan: FederationPlan) -> None:

@@ -85,7 +85,8 @@ def unpack_reply(content: RecordDict) -> Reply:
 
 
 def _pack_arrays(arrays: Arrays) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    # Not ascontiguousarray: it makes 1-d arrays of 0-d ones, such as batch norm's counter.
+    return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
 
 
 def _wrap(array: Array) -> Parcel:
