@@ -26,7 +26,8 @@ def report(
     Example: codeward report runs/mnist -o mnist.html
     """
     from codeward._progress import show_progress
-    from codeward.report import Report, count_grid_steps, count_steps, is_grid, write_grid_report, write_report
+    from codeward.report import Report, count_steps, write_report
+    from codeward.reproduction import count_grid_steps, is_grid, write_grid_report
 
     target = output or folder / "report.html"
     if target.suffix.lower() not in (".html", ".htm"):

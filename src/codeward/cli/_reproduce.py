@@ -45,7 +45,7 @@ def reproduce(
     Example: codeward reproduce table1 --dataset mnist --data-dir data && codeward report results
     """
     from codeward._errors import InputError
-    from codeward.experiments import ask_grid, count_grid, list_cells, plan_study, study_grid
+    from codeward.reproduction import ask_grid, count_grid, list_cells, plan_study, study_grid
     from codeward.training import ModelStore
 
     if votes_only and count_only:
@@ -78,7 +78,7 @@ def reproduce(
 def _draw(runs: "Mapping[str, RunConfig]", folder: Path, data_dir: Path | None) -> None:
     """Draw what is dealt to whom; where the data or matplotlib are not, say so and go on."""
     from codeward._errors import InputError
-    from codeward.experiments import draw_grid
+    from codeward.reproduction import draw_grid
 
     try:
         draw_grid(runs, folder, data_dir)

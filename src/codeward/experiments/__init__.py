@@ -1,40 +1,45 @@
 """Configurations, the runner and its records: where what trains meets what proves."""
 
+from codeward.experiments._cells import ask_cell, draw_attack, name_triggered, read_about
 from codeward.experiments._config import FRACTIONS, RunConfig, load_config
 from codeward.experiments._folder import RunFolder
-from codeward.experiments._grid import GridCell, ask_grid, count_grid, draw_grid, list_cells, study_grid
-from codeward.experiments._records import load_record, load_records, rate
+from codeward.experiments._measure import ALARM
+from codeward.experiments._records import load_record, load_records, rate, share
 from codeward.experiments._revocation import Outlook, Revocation, foresee_revocation, load_revocation
-from codeward.experiments._runner import run_experiment
+from codeward.experiments._runner import model_seed, record_cell, run_experiment
 from codeward.experiments._served import ServedRun, load_served
-from codeward.experiments._setting import deal_data, load_pair
-from codeward.experiments._studies import plan_study
+from codeward.experiments._setting import Draw, Setting, choose_training, deal_data, load_pair, prepare_setting
 from codeward.experiments._unlearning import name_output, revoke_users
 
 __all__ = [
+    "ALARM",
     "FRACTIONS",
-    "GridCell",
+    "Draw",
     "Outlook",
     "Revocation",
     "RunConfig",
     "RunFolder",
     "ServedRun",
-    "ask_grid",
-    "count_grid",
+    "Setting",
+    "ask_cell",
+    "choose_training",
     "deal_data",
-    "draw_grid",
+    "draw_attack",
     "foresee_revocation",
-    "list_cells",
     "load_config",
     "load_pair",
     "load_record",
     "load_records",
     "load_revocation",
     "load_served",
+    "model_seed",
     "name_output",
-    "plan_study",
+    "name_triggered",
+    "prepare_setting",
     "rate",
+    "read_about",
+    "record_cell",
     "revoke_users",
     "run_experiment",
-    "study_grid",
+    "share",
 ]

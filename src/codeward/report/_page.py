@@ -8,9 +8,7 @@ from importlib.resources import files
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
-def write_page(
-    title: str, kind: str, body: str, missing: Sequence[str], footer: str, sheets: Sequence[str] = ("report.css",)
-) -> str:
+def write_page(title: str, kind: str, body: str, missing: Sequence[str], footer: str, more_style: str = "") -> str:
     """Return a page.
 
     Parameters
@@ -21,10 +19,10 @@ def write_page(
         HTML.
     missing : sequence of str
         What could not be shown, said at the top.
-    sheets : sequence of str
-        Style sheets of this package, after the shared one.
+    more_style : str
+        CSS, after that of all reports.
     """
-    style = "".join(files("codeward.report").joinpath(name).read_text("utf-8") for name in ("look.css", *sheets))
+    style = "".join(files("codeward.report").joinpath(name).read_text("utf-8") for name in ("look.css", "report.css"))
     trouble = "".join(f'<p class="trouble">{escape(note)}</p>' for note in missing)
     return f"""<!doctype html>
 <html lang="en">
@@ -35,7 +33,7 @@ def write_page(
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <title>{escape(title)} · codeward report</title>
 <style>
-{style}</style>
+{style}{more_style}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to content</a>

@@ -4,24 +4,20 @@ from collections.abc import Sequence
 from html import escape
 
 from codeward.codes import Inspection, inspect
-from codeward.report._grid._figures import (
+from codeward.report import LIMITS, THREATS, Table, draw_code, sum_up_shares, write_section, write_table
+from codeward.reproduction._accuracy import count_progress, list_records, list_shares
+from codeward.reproduction._grid_folder import Grid, GridRun
+from codeward.reproduction._naming import list_tracking, tracking_cell
+from codeward.reproduction._panels import (
     CERTIFIED_STYLES,
     draw_certified,
     draw_designed,
     draw_figure5,
     write_legend,
 )
-from codeward.report._grid._folder import Grid, GridRun
-from codeward.report._grid._measured import count_progress, list_records, list_shares
-from codeward.report._grid._paper import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, TABLE1
-from codeward.report._grid._rates import draw_dial
-from codeward.report._grid._roc import draw_roc
-from codeward.report._grid._table import Table
-from codeward.report._grid._tracking import list_tracking, tracking_cell
-from codeward.report._parts import write_section
-from codeward.report._promises import LIMITS, THREATS
-from codeward.report._svg import draw_code
-from codeward.report._tables import sum_up_shares, write_table
+from codeward.reproduction._paper import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, TABLE1
+from codeward.reproduction._rates import draw_dial
+from codeward.reproduction._roc import draw_roc
 
 #: Sections by id, with the words of the links at the top.
 SECTIONS = {

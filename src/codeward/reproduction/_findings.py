@@ -27,11 +27,9 @@ from codeward.decoding import (
     roc_curve,
     tracking_score,
 )
-from codeward.experiments._cell_votes import CellVotes, read_cell
-from codeward.experiments._folder import RunFolder
-from codeward.experiments._measure import ALARM
-from codeward.experiments._records import share
-from codeward.experiments._studies import DESIGNED
+from codeward.experiments import ALARM, RunFolder, share
+from codeward.reproduction._cell_votes import CellVotes, read_cell
+from codeward.reproduction._studies import DESIGNED
 
 #: Changes when a reader of older files would misread newer ones.
 FORMAT = "codeward-study/1"

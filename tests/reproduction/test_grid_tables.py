@@ -5,12 +5,13 @@ from typing import get_args
 import pytest
 
 from codeward.attacks import Position
-from codeward.experiments import RunConfig, plan_study
-from codeward.report._grid._folder import GridRun, describe_setting
-from codeward.report._grid._paper import Printed
-from codeward.report._grid._studied import list_common
-from codeward.report._grid._table import Cell, Table, share_cell
-from codeward.report._grid._tracking import tracking_cell
+from codeward.experiments import RunConfig
+from codeward.report import Cell, Table, share_cell
+from codeward.reproduction import plan_study
+from codeward.reproduction._grid_folder import GridRun, describe_setting
+from codeward.reproduction._naming import tracking_cell
+from codeward.reproduction._paper import Printed
+from codeward.reproduction._studied import list_common
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from typing import Any
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
 from codeward.codes import Code
-from codeward.experiments import RunConfig, load_config, plan_study
-from codeward.experiments._findings import load_study
-from codeward.report._run import read_records
+from codeward.experiments import RunConfig, load_config
+from codeward.report import read_records
+from codeward.reproduction._findings import load_study
+from codeward.reproduction._studies import plan_study
 
 STUDIES = ("figure5", "table1", "past")
 #: Runs of no study.

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from codeward.report._grid._folder import Grid, GridRun, Record
-from codeward.report._grid._paper import CONTRAST, OWN_CODE, PAPER_CODE, TABLE1, Printed
-from codeward.report._grid._studied import list_common
-from codeward.report._grid._table import Cell, Table, count_attackers
+from codeward.report import Cell, Table, count_attackers
+from codeward.reproduction._grid_folder import Grid, GridRun, Record
+from codeward.reproduction._paper import CONTRAST, OWN_CODE, PAPER_CODE, TABLE1, Printed
+from codeward.reproduction._studied import list_common
 
 #: Ways to name suspects, as studies call them, in words.
 TRACKERS = {

@@ -3,10 +3,9 @@
 from html import escape
 from statistics import fmean, stdev
 
-from codeward.report._chart import Line, Point, draw_lines
-from codeward.report._grid._figures import Style, write_legend
-from codeward.report._grid._folder import Grid, GridRun
-from codeward.report._grid._table import count_attackers, count_repeats
+from codeward.report import Line, Point, count_attackers, count_repeats, draw_lines
+from codeward.reproduction._grid_folder import Grid, GridRun
+from codeward.reproduction._panels import Style, write_legend
 
 #: False alarms in percent: further right there is nothing to choose from.
 _TICKS = (0, 5, 10, 15, 20)

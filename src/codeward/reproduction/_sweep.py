@@ -13,13 +13,22 @@ from codeward._progress import show_progress
 from codeward.attacks import poison_users
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
-from codeward.experiments._cells import ask_cell, draw_attack
-from codeward.experiments._config import RunConfig, load_config
-from codeward.experiments._findings import choose_parts, study_cell
-from codeward.experiments._folder import RunFolder
-from codeward.experiments._records import load_record
-from codeward.experiments._runner import model_seed, record_cell
-from codeward.experiments._setting import Draw, Setting, choose_training, deal_data, prepare_setting
+from codeward.experiments import (
+    Draw,
+    RunConfig,
+    RunFolder,
+    Setting,
+    ask_cell,
+    choose_training,
+    deal_data,
+    draw_attack,
+    load_config,
+    load_record,
+    model_seed,
+    prepare_setting,
+    record_cell,
+)
+from codeward.reproduction._findings import choose_parts, study_cell
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 
 

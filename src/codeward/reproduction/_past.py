@@ -3,14 +3,10 @@
 from dataclasses import replace
 from itertools import product
 
-from codeward.experiments._studies import DESIGNED
-from codeward.report._grid._folder import Grid, GridRun
-from codeward.report._grid._measured import list_records, list_shares
-from codeward.report._grid._paper import DESIGNED_SCHEME, SCHEMES
-from codeward.report._grid._studied import list_common
-from codeward.report._grid._table import (
+from codeward.report import (
     Cell,
     Groups,
+    Share,
     Table,
     auc_cell,
     count_attackers,
@@ -18,7 +14,11 @@ from codeward.report._grid._table import (
     shaded_cell,
     share_cell,
 )
-from codeward.report._tables import Share
+from codeward.reproduction._accuracy import list_records, list_shares
+from codeward.reproduction._grid_folder import Grid, GridRun
+from codeward.reproduction._paper import DESIGNED_SCHEME, SCHEMES
+from codeward.reproduction._studied import list_common
+from codeward.reproduction._studies import DESIGNED
 
 DECODERS = {
     "plurality": "vote",

@@ -4,13 +4,23 @@ from html import escape
 from typing import Any
 
 from codeward.codes import inspect
-from codeward.experiments._studies import DESIGNED
-from codeward.report._chart import Line, Marker, draw_lines
-from codeward.report._grid._figures import make_point
-from codeward.report._grid._folder import Grid, GridRun
-from codeward.report._grid._past import BESIDE
-from codeward.report._grid._table import Cell, Groups, Table, count_attackers, count_repeats, make_table, share_cell
-from codeward.report._tables import Share
+from codeward.report import (
+    Cell,
+    Groups,
+    Line,
+    Marker,
+    Share,
+    Table,
+    count_attackers,
+    count_repeats,
+    draw_lines,
+    make_table,
+    share_cell,
+)
+from codeward.reproduction._grid_folder import Grid, GridRun
+from codeward.reproduction._panels import make_point
+from codeward.reproduction._past import BESIDE
+from codeward.reproduction._studies import DESIGNED
 
 #: Colour and marker of a line by number of attackers; none: clean inputs.
 _LOOKS: tuple[tuple[str, Marker], ...] = (("soft", "disc"), ("blue", "disc"), ("orange", "frame"), ("green", "square"))

@@ -8,20 +8,10 @@ from codeward._errors import InputError
 from codeward.certificates import certify_agreement
 from codeward.codes import Code, named_code
 from codeward.decoding import load_votes, save_votes
-from codeward.experiments import (
-    RunFolder,
-    ask_grid,
-    count_grid,
-    draw_grid,
-    list_cells,
-    load_config,
-    load_records,
-    plan_study,
-    run_experiment,
-    study_grid,
-)
-from codeward.experiments._cell_votes import CellVotes, read_cell
-from codeward.experiments._findings import PARTS, choose_parts, load_study, study_cell
+from codeward.experiments import RunFolder, load_config, load_records, run_experiment
+from codeward.reproduction import ask_grid, count_grid, draw_grid, list_cells, plan_study, study_grid
+from codeward.reproduction._cell_votes import CellVotes, read_cell
+from codeward.reproduction._findings import PARTS, choose_parts, load_study, study_cell
 from codeward.training import ModelStore
 
 
@@ -82,7 +72,7 @@ def test_records_come_from_vote_files_alone(grid, tmp_path, monkeypatch):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "records"))
     monkeypatch.setattr("codeward.experiments._setting.load_dataset", None)  # nothing may load data
-    monkeypatch.setattr("codeward.experiments._grid.load_dataset", None)
+    monkeypatch.setattr("codeward.reproduction._sweep.load_dataset", None)
     again = [record for _, record in count_grid(plan, copy)]
     for one, (_, other) in zip(again, counted, strict=True):
         assert {**one, "seconds": 0} == {**other, "seconds": 0}

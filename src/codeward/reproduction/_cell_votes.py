@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, estimate_confusion, load_votes
-from codeward.experiments._cells import name_triggered, read_about
-from codeward.experiments._folder import RunFolder
+from codeward.experiments import RunFolder, name_triggered, read_about
 
 
 @dataclass(frozen=True)

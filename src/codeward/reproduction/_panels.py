@@ -6,13 +6,21 @@ from dataclasses import dataclass, replace
 from html import escape
 from statistics import fmean, stdev
 
-from codeward.report._chart import Line, Marker, Point, draw_lines, draw_sample
-from codeward.report._grid._folder import Grid, GridRun, describe_setting
-from codeward.report._grid._measured import list_shares
-from codeward.report._grid._paper import FIGURE5
-from codeward.report._grid._past import compare_designed, list_certified
-from codeward.report._grid._table import count_attackers, count_repeats
-from codeward.report._tables import Share, sum_up_shares
+from codeward.report import (
+    Line,
+    Marker,
+    Point,
+    Share,
+    count_attackers,
+    count_repeats,
+    draw_lines,
+    draw_sample,
+    sum_up_shares,
+)
+from codeward.reproduction._accuracy import list_shares
+from codeward.reproduction._grid_folder import Grid, GridRun, describe_setting
+from codeward.reproduction._paper import FIGURE5
+from codeward.reproduction._past import compare_designed, list_certified
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from codeward.experiments import RunConfig
-from codeward.report._grid._folder import OTHER, Grid, GridRun, GridSetting, Record, describe_setting, rank_code
-from codeward.report._grid._paper import FIGURE5
-from codeward.report._grid._table import Cell, Table, count_attackers, share_cell
-from codeward.report._tables import Share
+from codeward.report import Cell, Share, Table, count_attackers, share_cell
+from codeward.reproduction._grid_folder import OTHER, Grid, GridRun, GridSetting, Record, describe_setting, rank_code
+from codeward.reproduction._paper import FIGURE5
 
 #: Success in hit models under which a cell says little about a defence.
 WEAK = 0.9

@@ -2,17 +2,16 @@
 
 import os
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward._progress import Progress, silent
-from codeward.report._grid import _measured, _past, _rates, _sections, _tracking, _unreached
-from codeward.report._grid._folder import Grid, list_run_folders, open_grid
-from codeward.report._grid._table import Table
-from codeward.report._page import write_page
-from codeward.report._svg import adopt_svg
+from codeward.report import Table, adopt_svg, write_page
+from codeward.reproduction import _accuracy, _grid_sections, _naming, _past, _rates, _unreached
+from codeward.reproduction._grid_folder import Grid, list_run_folders, open_grid
 
 _HEAD = """# Tables
 
@@ -41,7 +40,7 @@ class GridReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return what is there as one JSON object."""
-        there, planned, studies = _measured.count_progress(self.grid)
+        there, planned, studies = _accuracy.count_progress(self.grid)
         return {
             "runs": len(self.grid.runs),
             "cells": there,
@@ -59,10 +58,10 @@ def count_grid_steps(folder: str | os.PathLike[str]) -> int:
 def collect_tables(grid: Grid) -> dict[str, list[Table]]:
     """Return all tables of a grid by section, from records and studies alone."""
     tables: dict[str, list[Table | None]] = {
-        "there": [*_measured.tabulate_progress(grid)],
-        "attack": [_measured.tabulate_weakest(grid), _measured.tabulate_success(grid)],
-        "figure5": [*_measured.tabulate_figure5(grid), _measured.tabulate_clean(grid)],
-        "table1": [*_tracking.tabulate_table1(grid)],
+        "there": [*_accuracy.tabulate_progress(grid)],
+        "attack": [_accuracy.tabulate_weakest(grid), _accuracy.tabulate_success(grid)],
+        "figure5": [*_accuracy.tabulate_figure5(grid), _accuracy.tabulate_clean(grid)],
+        "table1": [*_naming.tabulate_table1(grid)],
         "past": [
             _past.tabulate_designed(grid),
             _past.tabulate_attacks(grid),
@@ -83,7 +82,7 @@ def write_tables(tables: dict[str, list[Table]]) -> str:
     parts = [_HEAD]
     for name, found in tables.items():
         if found:
-            parts += [f"## {_sections.SECTIONS[name]}\n", *(table.to_markdown() for table in found)]
+            parts += [f"## {_grid_sections.SECTIONS[name]}\n", *(table.to_markdown() for table in found)]
     return "\n".join(parts)
 
 
@@ -111,15 +110,15 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
     bar.advance(note="tables")
     pictures, notes = _find_pictures(grid)
     sections = {
-        "there": _sections.write_progress(grid, tables["there"]),
-        "attack": _sections.write_attack(tables["attack"]),
-        "figure5": _sections.write_figure5(grid, tables["figure5"]),
-        "table1": _sections.write_table1(tables["table1"]),
-        "past": _sections.write_past(grid, tables["past"]),
-        "certified": _sections.write_certified(grid, tables["certified"]),
-        "codes": _sections.write_codes(grid),
-        "users": _sections.write_users(pictures),
-        "limits": _sections.write_limits(),
+        "there": _grid_sections.write_progress(grid, tables["there"]),
+        "attack": _grid_sections.write_attack(tables["attack"]),
+        "figure5": _grid_sections.write_figure5(grid, tables["figure5"]),
+        "table1": _grid_sections.write_table1(tables["table1"]),
+        "past": _grid_sections.write_past(grid, tables["past"]),
+        "certified": _grid_sections.write_certified(grid, tables["certified"]),
+        "codes": _grid_sections.write_codes(grid),
+        "users": _grid_sections.write_users(pictures),
+        "limits": _grid_sections.write_limits(),
     }
     shown = {name: body for name, body in sections.items() if body}
     datasets = ", ".join(dict.fromkeys(run.setting.dataset for run in grid.runs))
@@ -130,10 +129,10 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
     html = write_page(
         f"The paper's figure and table, and past them: {datasets}",
         "Report of a grid",
-        _sections.write_links(list(shown)) + "".join(shown.values()),
+        _grid_sections.write_links(list(shown)) + "".join(shown.values()),
         (),
         footer.strip(),
-        ("report.css", "grid.css"),
+        files("codeward.reproduction").joinpath("grid.css").read_text("utf-8"),
     )
     bar.advance()
     return GridReport(html, write_tables(tables), grid, tuple(notes))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from codeward.report._grid._folder import GridRun, Record
+from codeward.reproduction._grid_folder import GridRun, Record
 
 
 def list_common(run: GridRun, size: int, part: str, names: Sequence[str]) -> dict[str, list[Record]]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from codeward.report._grid._folder import open_grid
-from codeward.report._grid._report import collect_tables, write_tables
+from codeward.reproduction._grid_folder import open_grid
+from codeward.reproduction._grid_report import collect_tables, write_tables
 
 STORED = Path(__file__).parents[2] / "results"
 

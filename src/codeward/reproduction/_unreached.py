@@ -1,10 +1,10 @@
 """What the models that no attacker feeds make of triggered inputs, beside the decoder that does not know them."""
 
-from codeward.experiments._studies import DESIGNED
-from codeward.report._grid._folder import Grid, GridRun
-from codeward.report._grid._measured import list_shares
-from codeward.report._grid._past import BESIDE
-from codeward.report._grid._table import Cell, Groups, Table, make_table, shaded_cell
+from codeward.report import Cell, Groups, Table, make_table, shaded_cell
+from codeward.reproduction._accuracy import list_shares
+from codeward.reproduction._grid_folder import Grid, GridRun
+from codeward.reproduction._past import BESIDE
+from codeward.reproduction._studies import DESIGNED
 
 
 def tabulate_unreached(grid: Grid) -> Table | None:
