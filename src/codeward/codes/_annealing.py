@@ -9,8 +9,9 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from codeward._compiled import compiled
 
 #: A search keeps one counter per k-set of points; past this many it would neither fit a cache nor converge.
 MAX_COUNTED_SETS = 400_000
@@ -124,7 +125,7 @@ def anneal_blocks(
     return state.cost == 0, int(moves)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _rank_with(rest, picks, c, point, choose):  # type: ignore[no-untyped-def]
     """Colexicographic rank of {point} joined with the entries of the sorted array ``rest`` that row c picks."""
     rank = 0
@@ -139,7 +140,7 @@ def _rank_with(rest, picks, c, point, choose):  # type: ignore[no-untyped-def]
     return rank + choose[point, below + 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _anneal(points, counts, orbits, cost, size, fold, choose, picks, heat, rate, n_moves, rng):  # type: ignore[no-untyped-def]
     n_blocks, n_points = points.shape
     rest = np.empty(max(size - 1, 0), dtype=np.int32)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from codeward._compiled import compiled
 from codeward.codes._patterns import count_attacker_sets
 from codeward.codes._request import Request
 
@@ -93,7 +93,7 @@ def anneal_pairs(
     return state.cost == 0, float(work)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _anneal_pairs(matrix, hits, distances, penalty, holders, cost, max_zeros, heat, rate, n_moves, rng):  # type: ignore[no-untyped-def]
     n_models, n_users = matrix.shape
     n_sets = hits.shape[1]
@@ -168,7 +168,7 @@ def _anneal_pairs(matrix, hits, distances, penalty, holders, cost, max_zeros, he
     return cost, work
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _holds(holders, chosen, user):  # type: ignore[no-untyped-def]
     """Whether the attacker set contains the user (its sets are listed in order)."""
     place = np.searchsorted(holders[user], chosen)

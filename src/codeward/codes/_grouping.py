@@ -1,8 +1,9 @@
 """Give several users one column of a smaller code (the paper's column duplication, with free multiplicities)."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from codeward._compiled import compiled
 
 #: Annealing runs from different starts, for all but large families.
 STARTS = 5
@@ -56,7 +57,7 @@ def spread_columns(columns: NDArray[np.bool_], shares: NDArray[np.int64]) -> NDA
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _shift(blocks, shares, loads, capacity, n_moves, rng):  # type: ignore[no-untyped-def]
     """Anneal sum_i max(0, load_i - capacity) by moving one user from point to point."""
     n_blocks, n_points = blocks.shape

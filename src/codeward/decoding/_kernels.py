@@ -10,14 +10,15 @@ of failed hits. Subset sums are tabulated for `GROUP` voters at a time.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from codeward._compiled import compiled
 
 #: Voters whose subset sums share one table (2**GROUP rows).
 GROUP = 8
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def extract_bits(words: NDArray[np.uint64], row: int, models: NDArray[np.int64], start: int, stop: int) -> int:
     """Bits of pattern ``row`` at models[start:stop], as an index."""
     index = np.int64(0)
@@ -27,7 +28,7 @@ def extract_bits(words: NDArray[np.uint64], row: int, models: NDArray[np.int64],
     return int(index)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def tabulate_subsets(
     gains: NDArray[np.float64], models: NDArray[np.int64], start: int, stop: int, table: NDArray[np.float64]
 ) -> None:
@@ -42,14 +43,14 @@ def tabulate_subsets(
                 table[half + mask, label] = table[mask, label] + gains[models[start + k], label]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pick_group(words: NDArray[np.uint64], row: int, group: int) -> int:
     """Bits of pattern ``row`` at the models GROUP * group and on, as an index (GROUP divides 64)."""
     first = group * GROUP
     return int((words[row, first >> 6] >> np.uint64(first & 63)) & np.uint64((1 << GROUP) - 1))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def tabulate_groups(
     gains: NDArray[np.float64], votes: NDArray[np.int64], target: int, tables: NDArray[np.float64]
 ) -> None:
@@ -65,7 +66,7 @@ def tabulate_groups(
                     tables[g, half + mask, label] = tables[g, mask, label] + gain
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def log_gain(base: float, success_rate: float) -> float:
     """Return log(S / C + 1 - S) for log C = base."""
     if base < -700.0 and success_rate > 0.0:
@@ -73,7 +74,7 @@ def log_gain(base: float, success_rate: float) -> float:
     return float(np.log(success_rate * np.exp(-base) + (1.0 - success_rate)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bit_count(value: int) -> int:
     """Count the ones of a word of 64 bits (the classic parallel sum)."""
     v = np.uint64(value)
@@ -83,7 +84,7 @@ def bit_count(value: int) -> int:
     return int((v * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_posterior(
     votes: NDArray[np.int64],
     base: NDArray[np.float64],
@@ -267,7 +268,7 @@ def sum_posterior(
                 target_mass[u, t] = alike
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def tabulate_joint(
     votes: NDArray[np.int64],
     base: NDArray[np.float64],
@@ -310,7 +311,7 @@ def tabulate_joint(
                 joint[u, p, t] = best + np.log(mass) + failure * failed
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_labels(
     votes: NDArray[np.int64],
     base: NDArray[np.float64],

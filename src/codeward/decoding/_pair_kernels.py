@@ -5,8 +5,9 @@ tables of all products of eight factors, so a pair of patterns costs a few multi
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from codeward._compiled import compiled
 
 _Floats = NDArray[np.float64]
 _Words = NDArray[np.uint64]
@@ -15,7 +16,7 @@ _Words = NDArray[np.uint64]
 _BITS, _SIZE = 8, 256
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_pairs(
     words: _Words,
     prior: _Floats,
@@ -84,7 +85,7 @@ def sum_pairs(
                     by_kind[1, first] += ways[first, kind] * one[first, x] * second[kind, x]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _tabulate(factors: _Floats, table: _Floats) -> None:
     """Write the product of every subset of eight factors: that without the highest bit, times one factor."""
     for number in range(table.shape[0]):
@@ -96,7 +97,7 @@ def _tabulate(factors: _Floats, table: _Floats) -> None:
                 table[number, (1 << bit) + subset] = table[number, subset] * factor
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _multiply(table: _Floats, word: np.uint64) -> float:
     total = 1.0
     for number in range(table.shape[0]):

@@ -1,13 +1,13 @@
 """Bounds for the pruned posterior, compiled by numba; derived in `codeward.decoding._pruned`."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from codeward._compiled import compiled
 from codeward.decoding._kernels import bit_count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def log_add(a: float, b: float) -> float:
     """log(exp(a) + exp(b)), also where either is -inf."""
     if a < b:
@@ -17,7 +17,7 @@ def log_add(a: float, b: float) -> float:
     return float(a + np.log1p(np.exp(b - a)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def log_choose(n: int, size: int) -> float:
     """Return log C(n, size), -inf when it is 0."""
     if size > n:
@@ -28,7 +28,7 @@ def log_choose(n: int, size: int) -> float:
     return value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def log_between(below: int, upto: int, size: int) -> float:
     """Return log(C(upto, size) - C(below, size)), -inf when they are equal."""
     if upto == below or size > upto:
@@ -37,7 +37,7 @@ def log_between(below: int, upto: int, size: int) -> float:
     return whole if part == -np.inf else float(whole + np.log(-np.expm1(part - whole)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def widest_union(columns: NDArray[np.uint64], size: int) -> int:
     """Return the largest number of models that ``size`` columns hit together, ``size`` 2 or 3, by enumeration."""
     n_users, n_words = columns.shape
@@ -68,7 +68,7 @@ def widest_union(columns: NDArray[np.uint64], size: int) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bulk_interval(
     gains: NDArray[np.float64],
     models: NDArray[np.int64],
@@ -105,7 +105,7 @@ def bulk_interval(
     return low, max(low, high)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _curvature(y: float) -> float:
     """(exp(y) - 1 - y) / y**2, increasing in y."""
     if abs(y) < 1e-4:
@@ -113,7 +113,7 @@ def _curvature(y: float) -> float:
     return float((np.exp(y) - 1.0 - y) / (y * y))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _chance_missed(n_free: int, n_feeding: int, size: int) -> float:
     """C(n_free - n_feeding, size) / C(n_free, size)."""
     chance = 1.0

@@ -1,9 +1,9 @@
 """The inner loops of the pruned posterior, compiled by numba; `codeward.decoding._pruned` has the proofs."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from codeward._compiled import compiled
 from codeward.decoding._kernels import GROUP, bit_count, log_gain, pick_group, tabulate_groups
 from codeward.decoding._pruned_bounds import bulk_interval, log_add, log_between, log_choose
 
@@ -13,7 +13,7 @@ KEEP = 1024
 PER_SET = 1e-3
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _rescale(masses: NDArray[np.float64], users: NDArray[np.float64], state: NDArray[np.float64], top: float) -> None:
     """Move the common log scale ``state[0]`` up when a term would overflow it."""
     if top > state[0] + 300.0:
@@ -23,7 +23,7 @@ def _rescale(masses: NDArray[np.float64], users: NDArray[np.float64], state: NDA
         state[0] = top
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _drop_small(sets: NDArray[np.int64], masses: NDArray[np.float64], least: float) -> int:
     """Move the sets of at least this log mass to the front, in order; return how many."""
     kept = 0
@@ -35,7 +35,7 @@ def _drop_small(sets: NDArray[np.int64], masses: NDArray[np.float64], least: flo
     return kept
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _choose(n: int, size: int) -> float:
     """C(n, size) as a float, 0 where there is none."""
     value = 1.0
@@ -44,7 +44,7 @@ def _choose(n: int, size: int) -> float:
     return value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _greedy_set(columns: NDArray[np.uint64], said: NDArray[np.uint64], size: int, union: NDArray[np.uint64]) -> None:
     """Leave in ``union`` a pattern near ``said``: users added one by one, each the nearest (lowest index on a tie)."""
     n_users, n_words = columns.shape
@@ -61,7 +61,7 @@ def _greedy_set(columns: NDArray[np.uint64], said: NDArray[np.uint64], size: int
             union[w] |= columns[nearest, w]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _search(
     order: NDArray[np.int64],
     n_excluded: int,
@@ -159,7 +159,7 @@ def _search(
     return n_kept
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _add_bulk(
     free: NDArray[np.int64],
     size: int,
@@ -201,7 +201,7 @@ def _add_bulk(
             state[1] = log_add(state[1], high + np.log(-np.expm1(low - high)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_pruned(
     votes: NDArray[np.int64],
     base: NDArray[np.float64],
@@ -373,4 +373,4 @@ def sum_pruned(
                         state[1] = log_add(state[1], np.log(skipped[q, v]) + head + bound[q, v])
             if masses[0].sum() > 0.0:
                 known = max(known, np.log(masses[0].sum()) + state[0])
-    return _drop_small(kept_sets[:n_kept], kept_mass[:n_kept], state[2] - np.log(n_classes) - 1e-6)
+    return int(_drop_small(kept_sets[:n_kept], kept_mass[:n_kept], state[2] - np.log(n_classes) - 1e-6))

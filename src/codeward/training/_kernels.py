@@ -12,9 +12,9 @@ cache for all outputs that need it. Sums are taken in an order that the source f
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
-from numba import njit
 from numpy.typing import NDArray
 
+from codeward._compiled import compiled
 from codeward.training._vectors import LANES, add, add_sums, add_up, fill, load, multiply_add, spread, store
 
 _Floats = NDArray[np.float32]
@@ -30,7 +30,7 @@ B, C, D = LANES, 2 * LANES, 3 * LANES
 _DEPTH = 96
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def multiply(
     x: _Floats,
     offsets: _Ints,
@@ -113,7 +113,7 @@ def multiply(
                     store(out, at_p, p0), store(out, at_q, q0), store(out, at_r, r0), store(out, at_s, s0)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def correlate(
     x: _Floats, offsets: _Ints, grad: _Floats, out: _Floats, rows: int, stride: int, run: int, lines: int, part: int
 ) -> None:
@@ -164,7 +164,7 @@ def correlate(
                     add_sums(out, s * inputs + k, inputs - k if s > r else 0, s0, s1, s2, s3)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_places(grad: _Floats, out: _Floats) -> None:
     """Write the gradient of the bias, the sum of ``grad`` over all places of an output."""
     size = grad.size // out.size

@@ -5,9 +5,9 @@ the one that IEEE arithmetic gives for the expression, whichever instructions co
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from codeward._compiled import compiled
 from codeward.training._adam import BETA1, BETA2, EPSILON
 from codeward.training._vectors import LANES, fill, load, store, where_equal, where_larger
 
@@ -15,7 +15,7 @@ _Floats = NDArray[np.float32]
 _Ints = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pick_batch(samples: _Floats, labels: _Ints, index: _Ints, out: _Floats, own_labels: _Ints) -> None:
     """Write the samples (rows) and labels at ``index``, the batch innermost.
 
@@ -30,7 +30,7 @@ def pick_batch(samples: _Floats, labels: _Ints, index: _Ints, out: _Floats, own_
         own_labels[place] = labels[index[place]]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place_inside(
     values: _Floats,
     shape: tuple[int, int, int],
@@ -53,7 +53,7 @@ def place_inside(
                 store(out, target + place, load(values, source + place))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pool(values: _Floats, shape: tuple[int, int, int], size: int, batch: int, out: _Floats, which: _Floats) -> None:
     """Write the maximum of every ``size`` by ``size`` window and its place in it (row by row, the first on ties)."""
     channels, height, width = shape
@@ -73,7 +73,7 @@ def pool(values: _Floats, shape: tuple[int, int, int], size: int, batch: int, ou
                 at += batch
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pool_back(grad: _Floats, shape: tuple[int, int, int], size: int, batch: int, which: _Floats, out: _Floats) -> None:
     """Write the gradient of every window's maximum to its place, and zero to the other places of the window."""
     channels, height, width = shape
@@ -95,28 +95,28 @@ def pool_back(grad: _Floats, shape: tuple[int, int, int], size: int, batch: int,
                 at += batch
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def rectify(values: _Floats) -> None:
     """Cut off below zero, in place; NaN stays."""
     for i in range(values.size):
         values[i] = np.float32(0) if values[i] < 0 else values[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def rectify_back(grad: _Floats, out: _Floats) -> None:
     """Set the gradient to zero, in place, where the ReLU's output is not positive; where that is NaN it passes."""
     for i in range(grad.size):
         grad[i] = np.float32(0) if out[i] <= 0 else grad[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def apply_mask(values: _Floats, mask: _Floats, out: _Floats) -> None:
     """Write ``values`` times ``mask``."""
     for i in range(values.size):
         out[i] = values[i] * mask[i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(error_model="numpy")
 def differentiate_loss(logits: _Floats, labels: _Ints, count: int, share: float, grad: _Floats) -> None:
     """Write the gradient of the cross-entropy ``share * sum(-log p[label])`` of the first ``count`` samples.
 
@@ -140,7 +140,7 @@ def differentiate_loss(logits: _Floats, labels: _Ints, count: int, share: float,
             grad[k * batch + sample] = weight * (grad[k * batch + sample] / total - hit)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(error_model="numpy")
 def step_adam(
     weights: _Floats, grad: _Floats, first: _Floats, second: _Floats, count: int, rate: float, decay: float
 ) -> None:

@@ -6,9 +6,9 @@ steps is one call. All numbers of a model are in one flat array; places are indi
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from codeward._compiled import compiled
 from codeward.training._kernels import correlate, multiply, sum_places
 from codeward.training._passes import (
     apply_mask,
@@ -61,7 +61,7 @@ class Program:
         return np.array(self.lines, dtype=np.int64), np.concatenate(self.lists)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_program(
     lines: _Ints,
     table: _Ints,

@@ -3,9 +3,6 @@
 numba's own loops do not do for sums: without ``fastmath`` LLVM must add one number after the other, and with it the
 order of the additions, and so the last bits of a model, would be the compiler's choice. Here the order is written down.
 LLVM splits a vector where registers are narrower; the sums stay the same.
-
-numba keeps a compiled function until its own file changes and does not see a change in what it calls: after one here or
-in the kernels, touch `_program.py` (and the kernels).
 """
 
 from typing import Any

@@ -7,8 +7,9 @@ LightGBM). A small program of our own because decoders may need nothing beyond n
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from codeward._compiled import compiled
 
 #: Trees, their depth, and the share of a leaf's value that is added.
 N_TREES, DEPTH, RATE = 70, 4, 0.2
@@ -77,7 +78,7 @@ def grow_trees(features: _Singles, answers: NDArray[np.bool_], weights: _Floats)
     return Trees(chosen.astype(np.int16), thresholds, values.astype(np.float32), base)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _boost(
     binned: NDArray[np.uint8],
     answers: NDArray[np.bool_],
@@ -138,7 +139,7 @@ def _boost(
             score[n] += values[tree, k - chosen.shape[1]]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sum_level(
     binned: NDArray[np.uint8],
     slope: _Floats,
@@ -178,7 +179,7 @@ def _sum_level(
         sums[large] = whole - part
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _best_split(sums: _Floats) -> tuple[int, int]:
     """Feature and last bin to the left of the best split of a node; everything goes left where none gains."""
     best, feature, cut = 1e-9, 0, N_BINS
@@ -200,7 +201,7 @@ def _best_split(sums: _Floats) -> tuple[int, int]:
     return feature, cut
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_trees(
     rows: _Singles, features: NDArray[np.int16], thresholds: _Singles, values: _Singles, totals: _Floats
 ) -> None:

@@ -5,9 +5,9 @@ classes are meant, only on how the hit side and the clean side look: one judge s
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from codeward._compiled import compiled
 from codeward.decoding.soft._boosting import add_trees
 
 #: Numbers in `describe_frame`.
@@ -25,7 +25,7 @@ _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sort_in_place(values: _Floats, size: int) -> None:
     """Sort the first ``size`` values (insertion sort: a handful of models)."""
     for i in range(1, size):
@@ -37,14 +37,14 @@ def sort_in_place(values: _Floats, size: int) -> None:
         values[k + 1] = value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def log_odds(log_p: float) -> float:
     """log(p / (1 - p)), within +-`LARGEST_ODDS`."""
     rest = -np.expm1(min(log_p, -1e-14))
     return float(min(max(log_p - np.log(rest), -LARGEST_ODDS), LARGEST_ODDS))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def is_plausible(pattern: _Bools, votes: _Ints, target: int) -> bool:
     """Whether enough hit models vote for the target."""
     hit, said = 0, 0
@@ -56,7 +56,7 @@ def is_plausible(pattern: _Bools, votes: _Ints, target: int) -> bool:
     return said > 0 and said >= PLAUSIBLE * hit
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_models(posteriors: _Floats, odds: _Floats, surest: _Floats) -> None:
     """Log-odds (m, c) and largest log-probabilities (m,) of one input."""
     for i in range(posteriors.shape[0]):
@@ -66,7 +66,7 @@ def read_models(posteriors: _Floats, odds: _Floats, surest: _Floats) -> None:
             surest[i] = max(surest[i], posteriors[i, label])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def describe_frame(
     posteriors: _Floats,
     odds: _Floats,
@@ -166,7 +166,7 @@ def describe_frame(
     out[27] = hit / n_models
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def describe_frames(
     posteriors: _Floats, votes: _Ints, patterns: _Bools, of: _Ints, chosen: _Ints, targets: _Ints, out: _Singles
 ) -> None:
@@ -181,7 +181,7 @@ def describe_frames(
         describe_frame(posteriors[n], odds, surest, votes[n], patterns[chosen[k]], targets[k], sides, totals, out[k])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def list_frames(votes: _Ints, patterns: _Bools, n_classes: int, every_target: bool, frames: _Ints) -> tuple[int, int]:
     """List the frames (x, t) of one input, shape (most, 2), and return how many count and how many there are.
 
@@ -218,7 +218,7 @@ def list_frames(votes: _Ints, patterns: _Bools, n_classes: int, every_target: bo
     return counted, listed
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_label(
     posteriors: _Floats, whole: _Floats, votes: _Ints, pattern: _Bools, target: int, discounts: _Floats, out: _Floats
 ) -> None:
@@ -244,7 +244,7 @@ def read_label(
     out /= total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_frames(
     posteriors: _Floats,
     votes: _Ints,
