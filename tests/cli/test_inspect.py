@@ -63,3 +63,21 @@ def test_a_check_too_large_is_refused_with_its_size(tmp_path, capsys):
     Code(np.eye(300)).save(tmp_path / "wide.csv")
     assert main(["inspect", str(tmp_path / "wide.csv"), "--max-attackers", "4"]) == 2
     assert "attacker sets" in capsys.readouterr().err
+
+
+def test_more_attackers_than_users_are_answered_at_once(code_c, capsys):
+    assert main(["inspect", str(code_c), "--max-attackers", "1000000", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["max_attackers"] == 12
+    assert out["attackers"] == {"detect": 4, "correct": 4, "correct_arbitrary": 2, "track": 0}
+    assert "1000000 attackers were asked for; there are 12 users" in out["notes"]
+
+
+@pytest.mark.parametrize(("users", "shown"), [(40, "1,099,511,627,776"), (9000, "more than 10^2709")])
+def test_absurdly_many_attacker_sets_are_refused_at_once(tmp_path, users, shown, capsys):
+    matrix = (np.arange(1, users + 1)[None, :] >> np.arange(14)[:, None]) & 1
+    Code(matrix[matrix.any(axis=1)]).save(tmp_path / "wide.npy")
+    assert main(["inspect", str(tmp_path / "wide.npy"), "--max-attackers", "1000000"]) == 2
+    error = capsys.readouterr().err
+    assert shown in error
+    assert error.count("\n") == 1

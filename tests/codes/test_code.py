@@ -1,4 +1,6 @@
 import json
+import resource
+import time
 
 import numpy as np
 import pytest
@@ -7,6 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from codeward import Code, InputError
+from codeward.cli import main
+from codeward.codes import _io
+from codeward.codes._io import code_to_json
 
 GOOD = [[1, 0, 1], [0, 1, 1]]
 
@@ -128,3 +133,101 @@ def test_a_missing_file_is_bad_input(tmp_path):
 def test_json_of_a_plain_matrix_is_read(tmp_path):
     (tmp_path / "m.json").write_text(json.dumps(GOOD))
     assert Code.load(tmp_path / "m.json") == Code(GOOD)
+
+
+def npy(shape, dtype="|b1", data=b""):
+    """Bytes of an .npy file whose header says what it likes."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+def flipped(code):
+    """The JSON of a code with one cell changed and the old digest."""
+    content = code_to_json(code)
+    content["matrix"][0][0] ^= 1
+    return json.dumps(content).encode()
+
+
+HOSTILE = [
+    ("not-utf8.csv", b"1,0\n\xff\xfe,1\n", "line 2 is not UTF-8"),
+    ("utf16.csv", "1,0\n0,1\n".encode("utf-16"), "line 1 is not UTF-8"),
+    ("giant-field.csv", b"1," + b"9" * 1_000_000, "line 1, column 1: expected 0 or 1, found '9999"),
+    ("giant-line.csv", b"1," * 1_500_000, "line 1 is longer than"),
+    ("many-lines.csv", b"1\n" * 200_001, "more than 200,000 lines"),
+    ("negative.csv", b"1,-1\n0,1\n", "line 1, column 1: expected 0 or 1, found '-1'"),
+    ("absurd.csv", b"1,1e308\n", "found '1e308'"),
+    ("two.csv", b"1,2\n", "found '2'"),
+    ("open-end.csv", b"1,0,\n", "line 1, column 2: expected 0 or 1, found ''"),
+    ("inside.csv", b"1 0,1\n", "found '1 0'"),
+    ("huge.npy", npy((10**12, 10**12)), "announces an array"),
+    ("overflow.npy", npy((2**62, 2**62)), "announces an array"),
+    ("negative.npy", npy((-1, 4), data=b"\1\0\0\1"), "announces an array"),
+    ("long.npy", npy((2, 2), data=b"\1\0\0\1\1"), "more follow"),
+    ("short.npy", npy((2, 2), data=b"\1\0\0"), "fewer follow"),
+    ("objects.npy", npy((1, 1), "|O", b"\x80\x04N."), "not numbers"),
+    ("complex.npy", npy((1, 1), "<c16", bytes(16)), "not numbers"),
+    ("text.npy", npy((1, 1), "<U1", b"1\0\0\0"), "not numbers"),
+    ("structured.npy", npy((1, 1), "|V4", b"1\0\0\0"), "not numbers"),
+    ("header.npy", b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65_535, "not a readable .npy"),
+    ("version.npy", b"\x93NUMPY\x09\x00\x00\x00", "not a readable .npy"),
+    ("flat.npy", npy((4,), data=b"\1\0\0\1"), "shape"),
+    ("deep.json", b"[" * 50_000 + b"]" * 50_000, "nested too deeply"),
+    ("many.json", b"[" + b"[]," * 300_000 + b"[]]", "too many"),
+    ("surrogate.json", b'{"matrix": [[1]], "users": ["\\ud800"]}', "surrogates"),
+    ("digits.json", b"[[" + b"1" * 10_000 + b"]]", "not readable as JSON"),
+    ("text.json", b'[[1, "' + b"a" * 100_000 + b'"]]', "row 0, column 1"),
+    ("first.json", b"[[-1, 1]]", "row 0, column 0"),
+    ("nested.json", b"[[[1]]]", "row 0, column 0"),
+    ("row.json", b"[1, 0]", "row 0"),
+    ("null.json", b'{"matrix": null}', "matrix"),
+    ("nan.json", b"[[NaN, 1]]", "row 0, column 0"),
+    ("latin.json", b'{"matrix": [[1]], "users": ["\xe9"]}', "not readable as JSON"),
+    ("digest.json", flipped(Code([[1, 1], [1, 1]])), Code([[1, 1], [1, 1]]).digest),
+    ("digest-type.json", b'{"matrix": [[1]], "digest": 7}', "the file says 7"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), HOSTILE, ids=[name for name, _, _ in HOSTILE])
+def test_hostile_files_get_one_line_in_little_memory_and_time(tmp_path, name, content, words, capsys):
+    (tmp_path / name).write_bytes(content)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    assert main(["inspect", str(tmp_path / name)]) == 2
+    assert time.process_time() - start < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kilobytes
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert len(printed.err) < 500
+    assert words in printed.err
+
+
+def test_a_code_that_was_changed_is_refused_with_both_digests(tmp_path):
+    content = code_to_json(Code([[1, 0, 1], [1, 1, 1]]))
+    content["matrix"][1][0] = 0
+    (tmp_path / "code.json").write_text(json.dumps(content))
+    with pytest.raises(InputError) as caught:
+        Code.load(tmp_path / "code.json")
+    assert Code(GOOD).digest in str(caught.value)
+    assert Code([[1, 0, 1], [1, 1, 1]]).digest in str(caught.value)
+
+
+def test_a_file_too_large_or_not_plain_is_refused_unread(tmp_path, monkeypatch):
+    Code(GOOD).save(tmp_path / "code.csv")
+    monkeypatch.setattr(_io, "MAX_FILE_BYTES", 5)
+    with pytest.raises(InputError, match=r"12 bytes are too many \(5 at most\)"):
+        Code.load(tmp_path / "code.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InputError, match="no such code file"):
+        Code.load(tmp_path / "folder.csv")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float32", ">i4"])
+def test_arrays_of_any_number_type_and_order_are_read(tmp_path, dtype, order):
+    np.save(tmp_path / "code.npy", np.array(GOOD, dtype=dtype, order=order))
+    assert Code.load(tmp_path / "code.npy") == Code(GOOD)
+
+
+def test_csv_may_have_spaces_empty_lines_and_a_byte_order_mark(tmp_path):
+    (tmp_path / "code.csv").write_bytes(b"\xef\xbb\xbf1, 0 ,1\r\n\r\n 0,1,1")
+    assert Code.load(tmp_path / "code.csv") == Code(GOOD)

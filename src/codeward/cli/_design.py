@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from codeward._errors import InputError
+from codeward._files import read_bytes
 
 if TYPE_CHECKING:
     from codeward.codes._designer import Design
     from codeward.codes._inspect import Inspection
 
+#: Larger files of weights are refused: a million users fit.
+MAX_WEIGHTS_BYTES = 16 * 2**20
 #: Margin under which errors of single models are likely to cost the guarantee.
 SPARE = 3
 
@@ -159,8 +162,10 @@ def _check_suffix(path: Path | None, allowed: tuple[str, ...]) -> None:
 def _read_weights(text: str) -> list[float]:
     """Read numbers from a comma list, or from a file of numbers apart by commas or white space."""
     path = Path(text)
-    content = path.read_text(encoding="utf-8") if path.is_file() else text
     try:
+        content = read_bytes(path, MAX_WEIGHTS_BYTES).decode() if path.is_file() else text
         return [float(word) for word in content.replace(",", " ").split()]
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"--weights: neither a file nor a comma list of numbers: {text}") from error

@@ -131,11 +131,11 @@ def _check_matrix(matrix: ArrayLike) -> NDArray[np.bool_]:
         raise InputError(f"code: expected a matrix with at least one row and one column, got shape {raw.shape}")
     if raw.dtype.kind not in "buif":
         raise InputError(f"code: entries must be 0 or 1, got dtype {raw.dtype}")
-    wrong = ~((raw == 0) | (raw == 1))
+    wrong = ~((raw == 0) | (raw == 1)) if raw.dtype != bool else np.zeros((0, 0), dtype=bool)
     if wrong.any():
         i, j = (int(v) for v in np.argwhere(wrong)[0])
         raise InputError(f"code: row {i}, column {j} holds {raw[i, j]!s}; entries must be 0 or 1")
-    binary: NDArray[np.bool_] = np.array(raw == 1, dtype=bool, order="C")
+    binary: NDArray[np.bool_] = np.array(raw, dtype=bool, order="C")
     rows = np.flatnonzero(~binary.any(axis=1))
     if rows.size:
         raise InputError(f"code: row {int(rows[0])} has no 1: that model would have no data")

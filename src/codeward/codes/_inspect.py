@@ -101,8 +101,8 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
     ----------
     code : Code
     max_attackers : int, optional
-        Examine k up to this; refused with the size when that would not fit in memory. Without it, k goes as far as
-        detection holds or `DEFAULT_SETS` attacker sets allow, whichever comes first.
+        Examine k up to this, or up to n where it is more; refused with the size when that would not fit in memory.
+        Without it, k goes as far as detection holds or `DEFAULT_SETS` attacker sets allow, whichever comes first.
 
     Raises
     ------
@@ -110,6 +110,9 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
         When ``max_attackers`` asks for more attacker sets than fit.
     """
     notes: list[str] = []
+    if max_attackers is not None and max_attackers > code.n_users:
+        notes.append(f"{max_attackers} attackers were asked for; there are {code.n_users} users")
+        max_attackers = code.n_users
     # Users with equal columns are one user to everything but tracking, so their columns are tabulated once: the first
     # user stands for the others, which keeps witnesses the lexicographically first ones.
     first = np.sort(np.unique(code.matrix, axis=1, return_index=True)[1])
@@ -133,12 +136,12 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
             notes.append(f"correction and tracking were examined up to {limit} attackers only")
 
     # 2. Margins, as far as the pairs allow; past a broken property they are 0.
-    fits = limit
-    while fits and count_pairs(table, fits) > MAX_PAIRS:
+    fits, most = limit, MAX_PAIRS * 100 // max(code.n_models, 100)
+    while fits and count_pairs(table, fits) > most:
         fits -= 1
     if fits < limit:
         pairs = count_pairs(table, fits + 1)
-        notes.append(f"margins stop at k = {fits}: the next needs {pairs:,} comparisons, over {MAX_PAIRS:,}")
+        notes.append(f"margins stop at k = {fits}: the next needs {pairs:,} comparisons, over {most:,}")
     margins = find_margins(table, fits)
     gap: Margin = (None,) * (limit - fits)
 
@@ -179,7 +182,8 @@ def _tabulate(code: Code, max_attackers: int | None) -> PatternTable:
         return enumerate_patterns(code, max_attackers)
     size = 1
     table = enumerate_patterns(code, size)
-    while find_detection_break(table) is None and count_attacker_sets(code.n_users, size + 1) <= DEFAULT_SETS:
+    most = DEFAULT_SETS * 1024 // max(code.n_models, 1024)
+    while find_detection_break(table) is None and count_attacker_sets(code.n_users, size + 1) <= most:
         size += 1
         table = enumerate_patterns(code, size)
     return table

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 
 from codeward._errors import InputError
-from codeward._files import write_atomic, write_text_atomic
+from codeward._files import open_regular, read_json, read_npy, write_atomic, write_text_atomic
 from codeward.codes._code import Code
 
-#: Larger code files are refused before they are read: 10,000 models x 10,000 users fit.
+#: Larger code files are refused before they are read: 10,000 models x 10,000 users fit as .csv or .npy.
 MAX_FILE_BYTES = 256 * 2**20
+#: JSON takes twelve times its size in memory; 2,000 models x 2,000 users fit.
+MAX_JSON_BYTES = 32 * 2**20
+#: Models (lines) of a CSV file, and bytes of one line: half as many users.
+MAX_CSV_LINES = 200_000
+MAX_CSV_LINE = 2 * 2**20
 
 
 def save_code(code: Code, path: str | os.PathLike[str]) -> None:
@@ -34,8 +39,6 @@ def load_code(path: str | os.PathLike[str]) -> Code:
     file = Path(path)
     if not file.is_file():
         raise InputError(f"{file}: no such code file")
-    if file.stat().st_size > MAX_FILE_BYTES:
-        raise InputError(f"{file}: {file.stat().st_size} bytes is too large for a code file ({MAX_FILE_BYTES} at most)")
     readers = {".csv": _read_csv, ".npy": _read_npy, ".json": _read_json}
     reader = readers.get(file.suffix.lower())
     if reader is None:
@@ -43,9 +46,10 @@ def load_code(path: str | os.PathLike[str]) -> Code:
     try:
         return reader(file)
     except InputError as error:
-        raise InputError(f"{file}: {error}") from error
-    except (OSError, EOFError, ValueError) as error:  # json and numpy raise ValueErrors of their own
-        raise InputError(f"{file}: not a readable code file ({error})") from error
+        reason, prefix = str(error), f"{file}: "
+        if reason.startswith(prefix):  # the shared readers name the file
+            reason = f"not a readable code file ({reason.removeprefix(prefix)})"
+        raise InputError(prefix + reason) from error
 
 
 def code_to_json(code: Code) -> dict[str, Any]:
@@ -60,32 +64,57 @@ def code_to_json(code: Code) -> dict[str, Any]:
 
 
 def _read_csv(file: Path) -> Code:
-    rows: list[list[int]] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
-        if not line.strip():
-            continue
-        cells = [cell.strip() for cell in line.split(",")]
-        for place, cell in enumerate(cells):
-            if cell not in ("0", "1"):
-                raise InputError(f"line {number}, column {place}: expected 0 or 1, found {cell!r}")
-        if rows and len(cells) != len(rows[0]):
-            raise InputError(f"line {number} has {len(cells)} entries, the first has {len(rows[0])}")
-        rows.append([int(cell) for cell in cells])
+    rows: list[bytes] = []
+    with open_regular(file, MAX_FILE_BYTES) as handle:
+        number = 0
+        while line := handle.readline(MAX_CSV_LINE + 1):
+            number += 1
+            if len(line) > MAX_CSV_LINE:
+                raise InputError(f"line {number} is longer than {MAX_CSV_LINE:,} bytes")
+            if number > MAX_CSV_LINES:
+                raise InputError(f"more than {MAX_CSV_LINES:,} lines")
+            row = _read_row(line, number)
+            if row and rows and len(row) != len(rows[0]):
+                raise InputError(f"line {number} has {len(row)} entries, the first has {len(rows[0])}")
+            if row:
+                rows.append(row)
     if not rows:
         raise InputError("the file holds no rows")
-    return Code(rows)
+    return Code(np.frombuffer(b"".join(rows), dtype=bool).reshape(len(rows), -1))
+
+
+def _read_row(line: bytes, number: int) -> bytes:
+    """Return one byte a cell, 0 or 1; nothing for an empty line."""
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"line {number} is not UTF-8 text") from error
+    cells = np.frombuffer("".join(text.split()).encode(), dtype=np.uint8)
+    values, between = cells[::2], cells[1::2]
+    if cells.size == 0 or (cells.size % 2 and (values >> 1 == ord("0") >> 1).all() and (between == ord(",")).all()):
+        return (values & 1).tobytes()
+    place, cell = next((j, c.strip()) for j, c in enumerate(text.split(",")) if c.strip() not in ("0", "1"))
+    shown = cell if len(cell) <= 40 else cell[:40] + "..."
+    raise InputError(f"line {number}, column {place}: expected 0 or 1, found {shown!r}")
 
 
 def _read_npy(file: Path) -> Code:
-    return Code(np.load(file, allow_pickle=False))
+    return Code(read_npy(file, MAX_FILE_BYTES))
 
 
 def _read_json(file: Path) -> Code:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if isinstance(content, list):
-        return Code(content)
-    if not isinstance(content, dict) or "matrix" not in content:
+    content = read_json(file, MAX_JSON_BYTES)
+    matrix = content.get("matrix") if isinstance(content, dict) else content
+    if not isinstance(matrix, list):
         raise InputError('expected a JSON object with "matrix" (rows of 0 and 1)')
+    for i, row in enumerate(matrix):
+        if not isinstance(row, list):
+            raise InputError(f'row {i} of "matrix" is not a list of 0 and 1')
+        wrong = next((j for j, cell in enumerate(row) if cell not in (0, 1)), None)
+        if wrong is not None:
+            raise InputError(f'row {i}, column {wrong} of "matrix" is not 0 or 1')
+    if isinstance(content, list):
+        return Code(matrix)
     names: dict[str, list[str] | None] = {}
     for key in ("users", "models"):
         given = content.get(key)
@@ -93,4 +122,11 @@ def _read_json(file: Path) -> Code:
         if isinstance(given, list) and not all(isinstance(name, str) for name in given):
             raise InputError(f'"{key}" must be a list of names')
         names[key] = given if isinstance(given, list) else None
-    return Code(content["matrix"], names["users"], names["models"], str(content.get("construction") or ""))
+    code = Code(matrix, names["users"], names["models"], str(content.get("construction") or ""))
+    told = content.get("digest")
+    if told is not None and told != code.digest:
+        raise InputError(
+            f"the matrix has digest {code.digest}, but the file says {str(told)[:64]}: it was changed after it was "
+            'written; take "digest" out to use it all the same'
+        )
+    return code

@@ -5,7 +5,7 @@ work on this table instead of on attacker sets.
 """
 
 from dataclasses import dataclass
-from math import comb
+from math import log10
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from codeward.codes._code import Code
 
 #: Attacker sets that may be enumerated before a request is refused: about 2 GB for a hundred models.
 MAX_ATTACKER_SETS = 20_000_000
+#: Numbers kept for each of them at most (members, and four times the words of a pattern), on average.
+NUMBERS_PER_SET = 12
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,11 @@ class PatternTable:
 
 def count_attacker_sets(n_users: int, max_attackers: int) -> int:
     r"""Count the attacker sets :math:`\sum_{j=0}^{k} \binom{n}{j}`."""
-    return sum(comb(n_users, j) for j in range(min(max_attackers, n_users) + 1))
+    total = term = 1
+    for j in range(min(max_attackers, n_users)):
+        term = term * (n_users - j) // (j + 1)
+        total += term
+    return total
 
 
 def enumerate_patterns(code: Code, max_attackers: int, max_sets: int = MAX_ATTACKER_SETS) -> PatternTable:
@@ -88,7 +94,7 @@ def enumerate_patterns(code: Code, max_attackers: int, max_sets: int = MAX_ATTAC
     max_attackers : int
         Largest size k, 0 or more; sizes past ``code.n_users`` add nothing.
     max_sets : int
-        Refuse (before starting) when there are more attacker sets than this.
+        Refuse (before starting) when there are more attacker sets than this, or fewer that take as much memory.
 
     Raises
     ------
@@ -96,9 +102,11 @@ def enumerate_patterns(code: Code, max_attackers: int, max_sets: int = MAX_ATTAC
         With the number of sets, when it is over ``max_sets``.
     """
     n_sets = count_attacker_sets(code.n_users, max_attackers)
-    if n_sets > max_sets:
+    numbers = n_sets * (max_attackers + 4 * -(-code.n_models // 64))
+    if n_sets > max_sets or numbers > NUMBERS_PER_SET * max_sets:
+        shown = f"{n_sets:,}" if n_sets < 10**18 else f"more than 10^{int((n_sets.bit_length() - 1) * log10(2))}"
         raise TooLargeError(
-            f"{n_sets:,} attacker sets of at most {max_attackers} of {code.n_users} users "
+            f"{shown} attacker sets of at most {max_attackers} of {code.n_users} users "
             f"are over the limit of {max_sets:,}; ask for fewer attackers"
         )
     columns = pack_words(code.matrix.T)

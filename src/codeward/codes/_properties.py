@@ -11,6 +11,9 @@ import numpy as np
 from codeward.codes._code import Code
 from codeward.codes._patterns import PatternTable, full_words, sort_rows
 
+#: Entries of a code past which the set-cover program takes seconds before it looks at its clock.
+MAX_COVER_CELLS = 1_000_000
+
 AttackerSets = tuple[tuple[int, ...], ...]
 
 
@@ -84,7 +87,7 @@ def find_tracking_break(table: PatternTable) -> Break | None:
 def find_smallest_cover(code: Code, time_limit: float = 5.0) -> tuple[int, tuple[int, ...]]:
     """Find the fewest users that together hit every model, for codes too large to enumerate.
 
-    A set-cover program solved by HiGHS through SciPy.
+    A set-cover program solved by HiGHS through SciPy; past `MAX_COVER_CELLS` entries a greedy cover and no bound.
 
     Returns
     -------
@@ -93,6 +96,9 @@ def find_smallest_cover(code: Code, time_limit: float = 5.0) -> tuple[int, tuple
     cover : tuple of int
         A coalition that does (not always a smallest one when time ran out).
     """
+    cover = _greedy_cover(code)
+    if code.matrix.size > MAX_COVER_CELLS:
+        return 1, cover
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -103,7 +109,6 @@ def find_smallest_cover(code: Code, time_limit: float = 5.0) -> tuple[int, tuple
         bounds=Bounds(0, 1),
         options={"time_limit": time_limit},
     )
-    cover = _greedy_cover(code)
     if solved.x is not None:
         found = tuple(int(user) for user in np.flatnonzero(np.round(solved.x) > 0))
         if code.pattern(found).all() and len(found) < len(cover):
@@ -117,9 +122,12 @@ def find_smallest_cover(code: Code, time_limit: float = 5.0) -> tuple[int, tuple
 def _greedy_cover(code: Code) -> tuple[int, ...]:
     """Cover all models greedily; ties to the lowest user."""
     left = np.ones(code.n_models, dtype=bool)
+    gains = code.matrix.sum(axis=0)
     chosen: list[int] = []
     while left.any():
-        user = int(np.argmax(code.matrix[left].sum(axis=0)))
+        user = int(np.argmax(gains))
         chosen.append(user)
-        left &= ~code.matrix[:, user]
+        hit = left & code.matrix[:, user]
+        gains -= code.matrix[hit].sum(axis=0)
+        left &= ~hit
     return tuple(sorted(chosen))

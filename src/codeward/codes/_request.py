@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from codeward._errors import InputError
+from codeward._errors import InputError, TooLargeError
 
 #: The guarantees a code can be designed for; DESIGN.md, "Properties" and "Two threat models".
 GUARANTEES = ("detect", "correct", "correct-arbitrary", "track")
+#: Users a code is designed for at most.
+MAX_USERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def check_request(n_users: int, n_attackers: int, guarantee: str, margin: int) -
     for name, value, least in (("users", n_users, 2), ("attackers", n_attackers, 1), ("margin", margin, 1)):
         if isinstance(value, bool) or int(value) != value or value < least:
             raise InputError(f"design: {name} must be a whole number of at least {least}, got {value}")
+    if n_users > MAX_USERS:
+        raise TooLargeError(f"design: {n_users:,} users are too many; {MAX_USERS:,} are the most")
     if guarantee not in GUARANTEES:
         raise InputError(f"design: guarantee must be one of {', '.join(GUARANTEES)}, got {guarantee!r}")
 
