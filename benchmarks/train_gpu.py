@@ -1,9 +1,9 @@
 """Training speed on a GPU: plain PyTorch loop against codeward's lanes, in one run, on random images.
 
-    python benchmarks/train_gpu.py [--quick] [--norms] [--lanes N ...]
+    python benchmarks/train_gpu.py [--quick] [--lanes N ...]
 
-Prints one table. ``--lanes`` times ResNet18 with these numbers of models side by side instead, ``--norms`` with the
-compiler's batch norm beside the fused one. For accuracy see accuracy_gpu.py.
+Prints one table. ``--lanes`` times ResNet18 with these numbers of models side by side instead. For accuracy see
+accuracy_gpu.py.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from codeward._progress import silent
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training import PRESETS, ModelPlan, TrainingSettings, build_network, plan_batches, plan_models
-from codeward.training import _lane as lane_module
 from codeward.training import _lanes as lanes_module
 from codeward.training._jobs import Job, Reporter, Workshop
 from codeward.training._resident import ResidentSamples
@@ -110,33 +109,29 @@ def lanes_speed(
     return (after - before) / ((many - few) * steps) * 1e3, after / (many * steps) * 1e3
 
 
-def compare_lanes(numbers: Sequence[int], norms: bool) -> None:
-    """Print ms a model-step of ResNet18 for some numbers of lanes, with both batch norms in turns if wanted."""
-    fuse, lanes = lane_module.fuse_norms, lanes_module.LANES_LARGE
-    kinds = {"compiler's": lambda network: network, "fused": fuse} if norms else {"fused": fuse}
-    print("ResNet18, ms per model-step, steady state and whole run; batch norm: " + ", ".join(kinds))
+def compare_lanes(numbers: Sequence[int]) -> None:
+    """Print ms a model-step of ResNet18 for some numbers of lanes."""
+    lanes = lanes_module.LANES_LARGE
+    print("ResNet18, ms per model-step, steady state and whole run")
     try:
         for lanes_module.LANES_LARGE in numbers:
-            times: list[float] = []
-            for lane_module.fuse_norms in kinds.values():
-                torch.compiler.reset()
-                # Models enough that no lane stands idle at the end.
-                times += lanes_speed((3, 32, 32), PRESETS["cifar10"], 3 * lanes_module.LANES_LARGE, 600)
+            torch.compiler.reset()
+            # Models enough that no lane stands idle at the end.
+            times = lanes_speed((3, 32, 32), PRESETS["cifar10"], 3 * lanes_module.LANES_LARGE, 600)
             print(f"{lanes_module.LANES_LARGE} lanes " + " ".join(f"{time:8.4f}" for time in times), flush=True)
     finally:
-        lane_module.fuse_norms, lanes_module.LANES_LARGE = fuse, lanes
+        lanes_module.LANES_LARGE = lanes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--norms", action="store_true")
     parser.add_argument("--lanes", type=int, nargs="+", default=[])
     options = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
-    if options.norms or options.lanes:
-        compare_lanes(options.lanes or (2, 3, 4), options.norms)
+    if options.lanes:
+        compare_lanes(options.lanes)
         return
     print("ms per model-step, batch 128    plain fp32 loop   lanes, steady   whole run (models)   ratio")
     few = 0.2 if options.quick else 1

@@ -13,7 +13,7 @@ import torch
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.training import PRESETS, ModelStore, train_ensemble
+from codeward.training import PRESETS, ModelPlan, ModelStore, model_key, train_ensemble
 
 RECIPE = replace(PRESETS["digits"], epochs=1, batch_size=32)
 KEY = "ab" * 32
@@ -152,3 +152,17 @@ def test_two_processes_on_one_store_leave_one_whole_store(tmp_path):
     assert all(store.holds(path.stem) for path in entries(tmp_path))
     assert len(list(tmp_path.rglob("*.safetensors"))) == 6
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("computation", "key"),
+    [
+        ("cpu stacked float32", "99a57a1e2ad69f1858ff9a3e48eeb46d287e5722919cdc094a6391997517177e"),
+        ("cpu loop float32", "8f37162bf0db0d037ec37bd4c498f693073aacafb795ba5dc59e46a05e333d50"),
+        ("cuda loop bfloat16", "be1bde1b929b6d5a6180890b36d49cb51ec30cbb1503097da94b8dc919289f23"),
+        ("cuda lanes bfloat16", "ecfc7623e7238862e91deb30d94a3a914bbfdbadd155696eed7f7c7759594312"),
+    ],
+)
+def test_keys_are_those_of_stores_that_exist(computation, key):
+    plan = ModelPlan((0, 2), 1, 123)
+    assert model_key(plan, ["aa", "bb", "cc"], PRESETS["digits"], "net", computation) == key

@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from codeward.training._adam import Update, WeightGroup
 from codeward.training._dropout import CounterDropout, own_dropout
 from codeward.training._jobs import Weights, Workshop
-from codeward.training._norm import TICKETS, FusedNorm, fuse_norms, kernels_run
 from codeward.training._plan import BatchStream
 from codeward.training._stem import use_patches
 
@@ -35,12 +34,9 @@ def make_loss(shop: Workshop) -> Loss:
     samples, device, half = shop.samples, shop.samples.device, shop.precision == "bfloat16"
     network = own_dropout(shop.build(0), None).train()
     network = use_patches(network.to(device))
-    if kernels_run(device, torch.bfloat16 if half else torch.float32):
-        network = fuse_norms(network)
     for name in _uncounted(network):
         network.get_submodule(name).num_batches_tracked = None  # type: ignore[assignment]
     drops = [name for name, module in network.named_modules() if isinstance(module, CounterDropout)]
-    norms = [name for name, module in network.named_modules() if isinstance(module, FusedNorm)]
     places = torch.arange(shop.settings.batch_size, device=device)
 
     def loss(
@@ -56,10 +52,7 @@ def make_loss(shop: Workshop) -> Loss:
         row = index.index_select(0, position)[0]
         images = samples.gather(row, shifts.index_select(0, position)[0]).permute(0, 3, 1, 2)
         key = (seed + position * _KEY_STEP).to(torch.int32)[0]
-        # Made anew in every step: lanes run side by side and must not share counters.
-        tickets = torch.zeros(TICKETS, dtype=torch.int32, device=device)
-        counters = {f"{name}.tickets": tickets for name in norms}
-        state = {**parameters, **buffers, **{f"{name}.key": key for name in drops}, **counters}
+        state = {**parameters, **buffers, **{f"{name}.key": key for name in drops}}
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             logits = functional_call(network, state, (images,))
         losses = functional.cross_entropy(logits.float(), samples.labels[row], reduction="none")

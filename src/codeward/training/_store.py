@@ -24,8 +24,9 @@ from codeward.training._settings import TrainingSettings
 
 _LOG = logging.getLogger(__name__)
 
-#: Part of every key; raised when training changes what it computes for the same inputs. 3: compiled layers on a CPU.
-FORMAT = 3
+#: Part of every key; raised when training changes what it computes for the same inputs. 3: compiled layers on a CPU;
+#: 4, CUDA graphs only: torch's own batch norm.
+FORMAT, GRAPH_FORMAT = 3, 4
 
 
 def model_key(
@@ -43,7 +44,7 @@ def model_key(
         Device type, engine and precision: what the last bits depend on.
     """
     content = {
-        "format": FORMAT,
+        "format": GRAPH_FORMAT if computation.startswith("cuda lanes") else FORMAT,
         "data": [digests[user] for user in plan.users],
         "settings": json.loads(settings.to_json()),
         "architecture": architecture,
