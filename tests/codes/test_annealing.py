@@ -5,11 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from codeward.codes._annealing import anneal_blocks, start_blocks
-from codeward.codes._demands import meets
-from codeward.codes._direct import anneal_pairs, start_pairs
-from codeward.codes._request import Request, make_request
-from codeward.codes._symmetric import cyclic_actions, set_orbits, unfold
+from codeward.codes._annealing import anneal_blocks, anneal_pairs, start_blocks, start_pairs
+from codeward.codes._coverings import cyclic_actions, set_orbits, unfold
+from codeward.codes._guarantees import Request, make_request, meets
 
 
 def missing_cover(blocks: np.ndarray, strength: int, fold: int) -> int:

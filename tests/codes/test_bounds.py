@@ -8,8 +8,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from codeward._errors import InputError
-from codeward.codes._bounds import covering_bound, models_lower_bound
-from codeward.codes._request import GUARANTEES
+from codeward.codes._guarantees import GUARANTEES, covering_bound, models_lower_bound
 
 
 def exact_covering_number(v: int, b: int, t: int, fold: int) -> int:
@@ -75,8 +74,7 @@ def test_bounds_grow_with_what_is_asked() -> None:
 
 def test_every_two_user_code_obeys_the_bound_by_exhaustion() -> None:
     """All matrices of m rows on 4 users with k = 1: whatever has a property has at least the bound of models."""
-    from codeward.codes._demands import meets
-    from codeward.codes._request import make_request
+    from codeward.codes._guarantees import make_request, meets
 
     rows = [np.array([x >> j & 1 for j in range(4)], dtype=bool) for x in range(1, 16)]
     for guarantee in GUARANTEES:

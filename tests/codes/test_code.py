@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 
 from codeward import Code, InputError
 from codeward.cli import main
-from codeward.codes import _io
-from codeward.codes._io import code_to_json
+from codeward.codes import _code
+from codeward.codes._code import code_to_json
 
 GOOD = [[1, 0, 1], [0, 1, 1]]
 
@@ -213,7 +213,7 @@ def test_a_code_that_was_changed_is_refused_with_both_digests(tmp_path):
 
 def test_a_file_too_large_or_not_plain_is_refused_unread(tmp_path, monkeypatch):
     Code(GOOD).save(tmp_path / "code.csv")
-    monkeypatch.setattr(_io, "MAX_FILE_BYTES", 5)
+    monkeypatch.setattr(_code, "MAX_FILE_BYTES", 5)
     with pytest.raises(InputError, match=r"12 bytes are too many \(5 at most\)"):
         Code.load(tmp_path / "code.csv")
     (tmp_path / "folder.csv").mkdir()

@@ -6,15 +6,29 @@ from math import comb
 import numpy as np
 import pytest
 
-from codeward.codes import _exact
-from codeward.codes._bounds import covering_bound
-from codeward.codes._fields import make_field, split_prime_power
-from codeward.codes._geometry import affine_hyperplanes, covers, flats, geometric_coverings, projective_hyperplanes
-from codeward.codes._grouping import fit_multiplicities, spread_columns
+from codeward.codes import _coverings
+from codeward.codes._coverings import (
+    cyclic_actions,
+    drop_redundant,
+    fit_multiplicities,
+    product_covering,
+    product_size,
+    quadratic_residues,
+    set_orbits,
+    spread_columns,
+    unfold,
+)
+from codeward.codes._geometry import (
+    affine_hyperplanes,
+    covers,
+    flats,
+    geometric_coverings,
+    make_field,
+    projective_hyperplanes,
+    split_prime_power,
+)
+from codeward.codes._guarantees import Request, covering_bound
 from codeward.codes._incumbent import trim
-from codeward.codes._products import product_covering, product_size
-from codeward.codes._request import Request
-from codeward.codes._symmetric import cyclic_actions, drop_redundant, quadratic_residues, set_orbits, unfold
 
 
 def covers_slowly(blocks: np.ndarray, strength: int, fold: int = 1) -> bool:
@@ -145,12 +159,12 @@ def test_exact_solver_finds_covering_numbers(
         def absent(*_: object) -> None:
             raise ImportError
 
-        monkeypatch.setattr(_exact, "_solve_cpsat", absent)
+        monkeypatch.setattr(_coverings, "_solve_cpsat", absent)
     request = Request(n, k, r, "detect", d)
-    blocks, bound = _exact.solve_covering(request, 20, 10.0, 0)
+    blocks, bound = _coverings.solve_covering(request, 20, 10.0, 0)
     assert blocks is not None
     assert len(blocks) == bound == least
     assert covers_slowly(blocks, k, d)
-    nothing, proved = _exact.solve_covering(request, least - 1, 10.0, 0)
+    nothing, proved = _coverings.solve_covering(request, least - 1, 10.0, 0)
     assert nothing is None
     assert proved == least

@@ -11,13 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward._errors import InputError, UnmetError
-from codeward.codes import _exact, _solve, inspect
-from codeward.codes._bounds import models_lower_bound
-from codeward.codes._demands import meets, tracks_groups
-from codeward.codes._designer import design
-from codeward.codes._paper import duplicated_code
-from codeward.codes._request import GUARANTEES, make_request
-from codeward.codes._weights import assign_columns, sample_utilization
+from codeward.codes import _coverings, _stages, inspect
+from codeward.codes._constructions import duplicated_code
+from codeward.codes._designer import assign_columns, design, sample_utilization
+from codeward.codes._guarantees import GUARANTEES, make_request, meets, models_lower_bound, tracks_groups
 
 
 def margins_slowly(matrix: np.ndarray, k: int) -> dict[str, int]:
@@ -133,7 +130,7 @@ def test_a_seed_gives_one_code_whatever_else_the_machine_does(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Less work for the same time, so that a slow machine finishes it before the clock does.
-    monkeypatch.setattr(_solve, "WORK_PER_SECOND", _solve.WORK_PER_SECOND / 10)
+    monkeypatch.setattr(_stages, "WORK_PER_SECOND", _stages.WORK_PER_SECOND / 10)
     quiet = design(**asked, time_limit=8.0)
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
@@ -273,6 +270,6 @@ def test_the_designer_works_without_the_optional_solver(monkeypatch: pytest.Monk
     def absent(*_: object) -> None:
         raise ImportError
 
-    monkeypatch.setattr(_exact, "_solve_cpsat", absent)
+    monkeypatch.setattr(_coverings, "_solve_cpsat", absent)
     found = design(9, 2, 5, guarantee="detect", time_limit=1.5)
     assert found.code.n_models == 8

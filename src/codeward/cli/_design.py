@@ -12,7 +12,7 @@ from codeward._files import read_bytes
 
 if TYPE_CHECKING:
     from codeward.codes._designer import Design
-    from codeward.codes._inspect import Inspection
+    from codeward.codes._inspection import Inspection
 
 #: Larger files of weights are refused: a million users fit.
 MAX_WEIGHTS_BYTES = 16 * 2**20
@@ -65,7 +65,7 @@ def design(
     """
     from codeward._progress import show_progress
     from codeward.codes._designer import design as design_code
-    from codeward.codes._inspect import inspect
+    from codeward.codes._inspection import inspect
 
     _check_suffix(output, (".csv", ".npy", ".json"))
     _check_suffix(curve, (".svg", ".png", ".pdf"))
@@ -88,7 +88,7 @@ def design(
     if output is not None:
         found.code.save(output)
     if curve is not None:
-        from codeward.codes._curve import compare_models, plot_trade_off
+        from codeward.codes._drawing import compare_models, plot_trade_off
 
         with show_progress("drawing", time_limit, quiet=as_json) as progress:
             plot_trade_off(compare_models(users, seconds=time_limit, seed=seed, progress=progress), users, curve)

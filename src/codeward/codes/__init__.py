@@ -1,24 +1,36 @@
 """Code matrices, their properties with witnesses, bounds, constructions, and the designer. Never imports torch."""
 
-from codeward.codes._baselines import bagging_code, partition_code, shifted_hash_code
-from codeward.codes._bounds import covering_bound, models_lower_bound
 from codeward.codes._code import Code
+from codeward.codes._constructions import (
+    add_row_of_ones,
+    bagging_code,
+    bit_code,
+    duplicated_code,
+    kautz_singleton_code,
+    list_named_codes,
+    minimal_code,
+    minimal_correcting_code,
+    named_code,
+    partition_code,
+    random_separable_code,
+    shifted_hash_code,
+    stack_codes,
+)
 from codeward.codes._designer import Design, design
 from codeward.codes._drawing import plot_code, sketch_code
-from codeward.codes._inspect import Inspection, inspect
-from codeward.codes._margins import Margins, find_margins
-from codeward.codes._named import list_named_codes, named_code
-from codeward.codes._paper import add_row_of_ones, duplicated_code, minimal_code, minimal_correcting_code
+from codeward.codes._guarantees import covering_bound, models_lower_bound
+from codeward.codes._inspection import Inspection, inspect
 from codeward.codes._patterns import PatternTable, count_attacker_sets, enumerate_patterns
 from codeward.codes._properties import (
     Break,
+    Margins,
     find_correction_break,
     find_detection_break,
+    find_margins,
     find_smallest_cover,
     find_tracking_break,
     find_twin_break,
 )
-from codeward.codes._separable import bit_code, kautz_singleton_code, random_separable_code, stack_codes
 
 __all__ = [
     "Break",

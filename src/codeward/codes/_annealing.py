@@ -2,6 +2,11 @@
 
 The search of Nurmela and Östergård ("Upper bounds for covering designs by simulated annealing", 1993): a fixed number
 of blocks of fixed size, a move swaps one point of one block, the cost is the number of k-sets that lack cover.
+
+Annealing with the property itself as the cost: correction and tracking with any margin, not only coverings.
+
+The state is the code matrix; for every pair of attacker sets (the empty one included) the Hamming distance of the two
+hit patterns is kept. A label margin d asks for distance <= m - d, a tracking margin d for distance >= d.
 """
 
 from dataclasses import dataclass
@@ -12,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
+from codeward.codes._guarantees import Request
+from codeward.codes._patterns import count_attacker_sets
 
 #: A search keeps one counter per k-set of points; past this many it would neither fit a cache nor converge.
 MAX_COUNTED_SETS = 400_000
@@ -198,3 +205,164 @@ def _anneal(points, counts, orbits, cost, size, fold, choose, picks, heat, rate,
 def binomials(n_points: int, strength: int) -> NDArray[np.int32]:
     """Table of C(x, j) for x < n, j <= k, as the ranks need it."""
     return np.array([[comb(x, j) for j in range(strength + 1)] for x in range(n_points)], dtype=np.int32)
+
+
+#: Attacker sets past which the table of distances would not stay in a cache worth having.
+MAX_DIRECT_SETS = 3_000
+
+
+@dataclass
+class PairState:
+    """A code under search and the distances of all its hit patterns (changed in place).
+
+    Attributes
+    ----------
+    matrix : ndarray of uint8, shape (m, n)
+    hits : ndarray of uint8, shape (m, P)
+        How many members of each attacker set feed each model; the pattern is where it is not 0.
+    distances : ndarray of uint8, shape (P, P)
+    penalty : ndarray of int64, shape (m + 1,)
+        Cost of a pair at each distance.
+    holders : ndarray of int32, shape (n, Q)
+        The attacker sets that contain each user.
+    """
+
+    matrix: NDArray[np.uint8]
+    hits: NDArray[np.uint8]
+    distances: NDArray[np.uint8]
+    penalty: NDArray[np.int64]
+    holders: NDArray[np.int32]
+    cost: int
+    max_zeros: int
+
+
+def start_pairs(matrix: NDArray[np.bool_], request: Request) -> PairState:
+    """Begin a search from a matrix whose rows have at least r ones."""
+    n_models, n_users = matrix.shape
+    sets = [chosen for j in range(request.n_attackers + 1) for chosen in combinations(range(n_users), j)]
+    member = np.zeros((len(sets), n_users), dtype=np.uint8)
+    for row, chosen in enumerate(sets):
+        member[row, list(chosen)] = 1
+    hits = matrix.astype(np.uint8) @ member.T
+    patterns = (hits > 0).astype(np.float32)
+    weights = patterns.sum(axis=0)
+    distances = (weights[:, None] + weights[None, :] - 2 * patterns.T @ patterns).astype(np.uint8)
+    at = np.arange(n_models + 1)
+    penalty = np.maximum(0, request.margin - (n_models - at))
+    if request.guarantee == "track":
+        penalty = penalty + np.maximum(0, request.margin - at)
+    upper = np.triu_indices(len(sets), 1)
+    holders = np.array([np.flatnonzero(member[:, user]) for user in range(n_users)], dtype=np.int32)
+    cost = int(penalty[distances[upper]].sum())
+    return PairState(
+        np.array(matrix, dtype=np.uint8, order="C"), hits, distances, penalty, holders, cost, request.block_size
+    )
+
+
+def fits_direct(request: Request) -> bool:
+    """Whether the table of pairs is small enough."""
+    return count_attacker_sets(request.n_users, request.n_attackers) <= MAX_DIRECT_SETS
+
+
+def anneal_pairs(
+    state: PairState, hot: float, cold: float, n_moves: int, rng: np.random.Generator
+) -> tuple[bool, float]:
+    """Make at most ``n_moves`` moves, cooling geometrically; stop at cost 0. Returns (reached, work units)."""
+    rate = (cold / hot) ** (1.0 / max(n_moves, 1))
+    cost, work = _anneal_pairs(
+        state.matrix,
+        state.hits,
+        state.distances,
+        state.penalty,
+        state.holders,
+        state.cost,
+        state.max_zeros,
+        hot,
+        rate,
+        n_moves,
+        rng,
+    )
+    state.cost = int(cost)
+    return state.cost == 0, float(work)
+
+
+@compiled
+def _anneal_pairs(matrix, hits, distances, penalty, holders, cost, max_zeros, heat, rate, n_moves, rng):  # type: ignore[no-untyped-def]
+    n_models, n_users = matrix.shape
+    n_sets = hits.shape[1]
+    flipped = np.zeros(n_sets, dtype=np.uint8)
+    work = 0.0
+    for _ in range(n_moves):
+        if cost == 0:
+            break
+        heat *= rate
+        i = int(rng.random() * n_models)
+        row, hit = matrix[i], hits[i]
+        # 1. Swap a one and a zero, or flip one entry where the row weight allows it.
+        first = int(rng.random() * n_users)
+        second = first
+        if rng.random() < 0.8:
+            second = int(rng.random() * n_users)
+            if row[first] == row[second]:
+                continue
+        elif row[first] == 1 and n_users - row.sum() >= max_zeros:
+            continue
+
+        # 2. Attacker sets whose bit of this row changes.
+        for turn in range(1 if first == second else 2):
+            user = first if turn == 0 else second
+            step = 1 if row[user] == 0 else -1
+            for j in range(holders.shape[1]):
+                hit[holders[user, j]] += step
+            row[user] ^= 1
+        n_flipped = 0
+        for turn in range(1 if first == second else 2):
+            user = first if turn == 0 else second
+            now = row[user]
+            for j in range(holders.shape[1]):
+                chosen = holders[user, j]
+                # Its count before: undo this user's step, and the partner's where the set holds both (then no change).
+                before = hit[chosen] - 1 if now == 1 else hit[chosen] + 1
+                if first != second and _holds(holders, chosen, first if turn else second):
+                    before = hit[chosen]
+                if (before > 0) != (hit[chosen] > 0):
+                    flipped[chosen] = 1
+                    n_flipped += 1
+
+        # 3. delta = sum over flipped s, unflipped s' of the change in penalty; the distance moves by one.
+        delta = 0
+        for s in range(n_sets):
+            if flipped[s]:
+                bit = hit[s] > 0
+                for t in range(n_sets):
+                    if not flipped[t]:
+                        at = np.int64(distances[s, t])
+                        delta += penalty[at - 1 if (hit[t] > 0) == bit else at + 1] - penalty[at]
+        work += 20.0 + 2.0 * holders.shape[1] + n_flipped * n_sets * 0.25
+        accepted = delta <= -heat * np.log(1.0 - rng.random())
+        if accepted:
+            cost += delta
+            for s in range(n_sets):
+                if flipped[s]:
+                    bit = hit[s] > 0
+                    for t in range(n_sets):
+                        if not flipped[t]:
+                            at = distances[s, t] - 1 if (hit[t] > 0) == bit else distances[s, t] + 1
+                            distances[s, t] = at
+                            distances[t, s] = at
+        else:
+            for turn in range(1 if first == second else 2):
+                user = first if turn == 0 else second
+                step = 1 if row[user] == 0 else -1
+                for j in range(holders.shape[1]):
+                    hit[holders[user, j]] += step
+                row[user] ^= 1
+        flipped[:] = 0
+    return cost, work
+
+
+@compiled
+def _holds(holders, chosen, user):  # type: ignore[no-untyped-def]
+    """Whether the attacker set contains the user (its sets are listed in order)."""
+    place = np.searchsorted(holders[user], chosen)
+    return place < holders.shape[1] and holders[user, place] == chosen

@@ -13,7 +13,7 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward.codes import Code, Inspection, inspect
-from codeward.codes._io import code_to_json
+from codeward.codes._code import code_to_json
 from codeward.training import ModelPlan, drop_users, plan_models
 
 #: Changes when a reader of older files would misread newer ones.

@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward.codes._bounds import models_lower_bound
 from codeward.codes._code import Code
-from codeward.codes._margins import MAX_PAIRS, count_pairs, find_margins
+from codeward.codes._guarantees import models_lower_bound
 from codeward.codes._patterns import PatternTable, count_attacker_sets, enumerate_patterns
 from codeward.codes._properties import (
+    MAX_PAIRS,
     Break,
+    count_pairs,
     find_correction_break,
     find_detection_break,
+    find_margins,
     find_smallest_cover,
     find_tracking_break,
 )

@@ -1,0 +1,326 @@
+"""Dynamic-programming (product) coverings.
+
+After Gordon, Kuperberg and Patashnik ("New constructions for covering designs", 1995): split the points in two, and for
+every way a t-set can fall on the parts take a product of coverings.
+
+Coverings with a prescribed group: cyclic orbits of base blocks, on one or several copies and with fixed points.
+
+A cyclic group Z_g moves n = g c + f points as c copies of itself and f fixed points. Whole orbits of blocks cover whole
+orbits of k-sets, so the search has g times fewer blocks to place. Difference sets (quadratic residues, Singer's) are
+the case of one base block and c = 1.
+
+Give several users one column of a smaller code (the paper's column duplication, with free multiplicities).
+
+Exact covering numbers of small cases, by an integer program: one variable a block, one constraint a k-set.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._compiled import compiled
+from codeward.codes._annealing import binomials, rank_sets
+from codeward.codes._guarantees import Request
+
+#: The recursion visits every smaller size; past this many points it takes longer than a search is worth.
+MAX_PRODUCT_POINTS = 28
+
+
+@lru_cache(maxsize=200_000)
+def _plan(v: int, b: int, t: int) -> tuple[int, int, tuple[int, ...]]:
+    """Fewest blocks by products: (blocks, points of the first part, its block size for s = 0..t); part 0 is a leaf."""
+    if t == 0 or b >= v:
+        return 1, 0, ()
+    if t == 1:
+        return -(-v // b), 0, ()
+    best: tuple[int, int, tuple[int, ...]] = (comb(v, t), 0, ())  # every t-set a block of its own
+    for first in range(1, v // 2 + 1):
+        second, total = v - first, 0
+        sizes: list[int] = []
+        for s in range(t + 1):
+            if s > first or t - s > second:
+                sizes.append(-1)  # no t-set falls that way
+                continue
+            low, high = max(s, 0), min(first, b - (t - s))
+            cost, size = min(
+                (_plan(first, size, s)[0] * _plan(second, b - size, t - s)[0], size) for size in range(low, high + 1)
+            )
+            total += cost
+            sizes.append(size)
+            if total >= best[0]:
+                break
+        else:
+            best = (total, first, tuple(sizes))
+    return best
+
+
+def product_size(n_points: int, block_size: int, strength: int) -> int:
+    """Blocks of `product_covering`, without building it."""
+    return _plan(n_points, block_size, strength)[0]
+
+
+def product_covering(n_points: int, block_size: int, strength: int) -> NDArray[np.bool_]:
+    """Build the covering in which every ``strength``-set of points lies in a block of at most ``block_size`` points."""
+    blocks, first, sizes = _plan(n_points, block_size, strength)
+    if strength == 0 or block_size >= n_points:
+        return np.arange(n_points)[None, :] < block_size
+    if strength == 1:
+        return np.asarray(np.arange(n_points)[None, :] // block_size == np.arange(blocks)[:, None])
+    if first == 0:
+        rows = np.zeros((blocks, n_points), dtype=bool)
+        for i, chosen in enumerate(combinations(range(n_points), strength)):
+            rows[i, list(chosen)] = True
+        return rows
+    parts = []
+    for s, size in enumerate(sizes):
+        if size < 0:
+            continue
+        left = product_covering(first, size, s)
+        right = product_covering(n_points - first, block_size - size, strength - s)
+        parts.append(np.hstack([np.repeat(left, len(right), axis=0), np.tile(right, (len(left), 1))]))
+    return np.vstack(parts)
+
+
+def cyclic_actions(n_points: int, max_fixed: int = 2) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield (name, shifts): the elements of Z_g as permutations, shape (g, n), largest group first."""
+    for order in range(n_points, 1, -1):
+        fixed = n_points % order
+        copies = n_points // order
+        if fixed > max_fixed:
+            continue
+        name = f"Z{order}" + (f" on {copies} copies" if copies > 1 else "") + (f" + {fixed} fixed" if fixed else "")
+        points = np.arange(n_points)
+        moving = points < copies * order
+        steps = np.arange(order)[:, None]
+        shifted = points // order * order + (points % order + steps) % order
+        yield name, np.where(moving, shifted, points)
+
+
+def quadratic_residues(prime: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield the translates of the nonzero squares modulo a prime, of the non-squares, and of both with 0.
+
+    For p = 3 mod 4 they are difference sets (Paley): p blocks in which every pair lies equally often.
+    """
+    squares = np.zeros(prime, dtype=bool)
+    squares[[x * x % prime for x in range(1, prime)]] = True
+    zero = np.arange(prime) == 0
+    shifts = (np.arange(prime)[None, :] - np.arange(prime)[:, None]) % prime
+    for name, base in (("squares", squares), ("non-squares", ~squares & ~zero)):
+        yield f"{name} mod {prime}, translated", base[shifts]
+        yield f"{name} and 0 mod {prime}, translated", (base | zero)[shifts]
+
+
+def set_orbits(shifts: NDArray[np.int64], strength: int) -> NDArray[np.int32]:
+    """Find the orbit of every k-set under a cyclic group, as a number at the set's colexicographic rank."""
+    n_points = shifts.shape[1]
+    choose = binomials(n_points, strength)
+    sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
+    least = np.full(len(sets), len(sets), dtype=np.int64)
+    own = rank_sets(sets, choose)
+    for shift in shifts:
+        # The orbit is named by its least rank.
+        np.minimum(least, rank_sets(np.sort(shift[sets], axis=1), choose), out=least)
+    names = np.empty(len(sets), dtype=np.int32)
+    names[own] = np.unique(least, return_inverse=True)[1].astype(np.int32)
+    return names
+
+
+def unfold(base_blocks: NDArray[np.bool_], shifts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """All distinct images of the base blocks, in order of first appearance."""
+    images = base_blocks[:, shifts].reshape(-1, base_blocks.shape[1])
+    _, first = np.unique(images, axis=0, return_index=True)
+    return images[np.sort(first)]
+
+
+def drop_redundant(blocks: NDArray[np.bool_], strength: int, fold: int, limit: int = 2_000_000) -> NDArray[np.bool_]:
+    """Leave out blocks whose k-sets all lie in enough others, smallest first."""
+    n_points = blocks.shape[1]
+    if comb(n_points, strength) * len(blocks) > limit:
+        return blocks
+    sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
+    inside: NDArray[np.bool_] = np.asarray(blocks[:, sets].all(axis=2))
+    counts = inside.sum(axis=0)
+    kept = np.ones(len(blocks), dtype=bool)
+    for i in np.argsort(blocks.sum(axis=1), kind="stable"):
+        if (counts[inside[i]] > fold).all():
+            counts -= inside[i]
+            kept[i] = False
+    return blocks[kept]
+
+
+#: Annealing runs from different starts, for all but large families.
+STARTS = 5
+
+
+def fit_multiplicities(
+    blocks: NDArray[np.bool_], n_users: int, capacity: int, rng: np.random.Generator, n_moves: int = 50_000
+) -> tuple[NDArray[np.int64] | None, int]:
+    r"""Find how many users each point stands for so that no block stands for more than ``capacity`` users.
+
+    Blowing points up keeps a covering a covering (k users fall on at most k points), so this turns a covering of v
+    points into a BDC(k, n - capacity, n). A multiplicity of 0 leaves a point out (the induced covering).
+
+    Parameters
+    ----------
+    blocks : ndarray of bool, shape (m, v)
+    n_users : int
+        What the multiplicities add up to.
+    capacity : int
+        n - r, the most zeros of a row.
+
+    Returns
+    -------
+    shares : ndarray of int64, shape (v,), or None
+        None when annealing finds none.
+    moves : int
+        Moves tried.
+    """
+    n_blocks, n_points = blocks.shape
+    degrees = blocks.sum(axis=0)
+    # sum_i load_i = sum_p w_p deg_p >= n min deg, so some block carries at least the mean of that.
+    if n_users * int(degrees.min()) > capacity * n_blocks:
+        return None, 0
+    members = np.ascontiguousarray(blocks, dtype=np.int64)
+    tried = 0
+    for _ in range(STARTS if blocks.size <= 20_000 else 1):
+        shares = np.full(n_points, n_users // n_points, dtype=np.int64)
+        shares[rng.permutation(n_points)[: n_users % n_points]] += 1
+        excess, moves = _shift(members, shares, members @ shares, capacity, n_moves, rng)
+        tried += moves
+        if excess == 0:
+            return shares, tried
+    return None, tried
+
+
+def spread_columns(columns: NDArray[np.bool_], shares: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Repeat column p ``shares[p]`` times, in turns (0, 1, ..., 0, 1, ...) so that equal columns are not neighbours."""
+    turns = np.concatenate([np.arange(share) for share in shares]) if len(shares) else np.zeros(0)
+    order = np.lexsort((np.repeat(np.arange(len(shares)), shares), turns))
+    chosen: NDArray[np.bool_] = columns[:, np.repeat(np.arange(len(shares)), shares)[order]]
+    return chosen
+
+
+@compiled
+def _shift(blocks, shares, loads, capacity, n_moves, rng):  # type: ignore[no-untyped-def]
+    """Anneal sum_i max(0, load_i - capacity) by moving one user from point to point."""
+    n_blocks, n_points = blocks.shape
+    excess = 0
+    for i in range(n_blocks):
+        excess += max(0, loads[i] - capacity)
+    for move in range(n_moves):
+        if excess == 0:
+            return 0, move
+        heat = 1.0 - move / n_moves + 1e-3
+        source = int(rng.random() * n_points)
+        target = int(rng.random() * n_points)
+        if shares[source] == 0 or source == target:
+            continue
+        change = 0
+        for i in range(n_blocks):
+            step = blocks[i, target] - blocks[i, source]
+            if step != 0:
+                change += max(0, loads[i] + step - capacity) - max(0, loads[i] - capacity)
+        if change > -heat * np.log(1.0 - rng.random()):
+            continue
+        excess += change
+        shares[source] -= 1
+        shares[target] += 1
+        for i in range(n_blocks):
+            loads[i] += blocks[i, target] - blocks[i, source]
+    return excess, n_moves
+
+
+#: Possible blocks, and blocks times the k-sets in each, past which a solver has nothing to add within seconds.
+MAX_BLOCKS = 1_000
+MAX_ENTRIES = 60_000
+#: Nodes of the search tree that HiGHS may visit for each second.
+NODES_PER_SECOND = 50
+
+
+def fits_exact(request: Request) -> bool:
+    """Whether the program is small enough to be worth solving."""
+    n, b, k = request.n_users, request.block_size, request.strength
+    return comb(n, b) <= MAX_BLOCKS and comb(n, b) * comb(b, k) <= MAX_ENTRIES
+
+
+def solve_covering(
+    request: Request, at_most: int, seconds: float, seed: int, wall: float = 60.0
+) -> tuple[NDArray[np.bool_] | None, int]:
+    """Find a covering of at most ``at_most`` blocks of exactly n - r users, or prove a bound.
+
+    Uses OR-tools' CP-SAT (one worker and a deterministic time limit: the same answer every time) when it is installed,
+    else HiGHS through SciPy (a limit on its nodes). ``wall`` seconds end either.
+
+    Returns
+    -------
+    blocks : ndarray of bool or None
+        Zero sets that hold every k-set ``margin`` times.
+    bound : int
+        No covering has fewer blocks; ``at_most + 1`` when the solver proved that there is none.
+    """
+    n, k = request.n_users, request.strength
+    candidates = np.zeros((comb(n, request.block_size), n), dtype=bool)
+    for i, chosen in enumerate(combinations(range(n), request.block_size)):
+        candidates[i, list(chosen)] = True
+    sets = np.array(list(combinations(range(n), k)), dtype=np.int64)
+    inside: NDArray[np.bool_] = np.asarray(candidates[:, sets].all(axis=2)).T  # (k-sets, blocks)
+    try:
+        counts, bound = _solve_cpsat(inside, request.margin, at_most, seconds, seed, wall)
+    except ImportError:
+        counts, bound = _solve_highs(inside, request.margin, at_most, seconds, wall)
+    return None if counts is None else np.repeat(candidates, counts, axis=0), bound
+
+
+def _solve_cpsat(
+    inside: NDArray[np.bool_], fold: int, at_most: int, seconds: float, seed: int, wall: float
+) -> tuple[NDArray[np.int64] | None, int]:
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    chosen = [model.new_int_var(0, fold, f"block{i}") for i in range(inside.shape[1])]
+    for row in inside:
+        model.add(sum(chosen[i] for i in np.flatnonzero(row)) >= fold)
+    model.add(sum(chosen) <= at_most)
+    model.add(chosen[0] >= 1)  # users can be renumbered so that the first block is there
+    model.minimize(sum(chosen))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = seed % 2**31
+    solver.parameters.max_deterministic_time = seconds
+    solver.parameters.max_time_in_seconds = wall
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        return None, at_most + 1
+    bound = int(np.ceil(solver.best_objective_bound - 1e-6))
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None, bound
+    return np.array([solver.value(variable) for variable in chosen], dtype=np.int64), bound
+
+
+def _solve_highs(
+    inside: NDArray[np.bool_], fold: int, at_most: int, seconds: float, wall: float
+) -> tuple[NDArray[np.int64] | None, int]:
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    n_blocks = inside.shape[1]
+    solved = milp(
+        np.ones(n_blocks),
+        constraints=[
+            LinearConstraint(csr_array(inside.astype(float)), lb=fold),
+            LinearConstraint(csr_array(np.ones((1, n_blocks))), ub=at_most),
+        ],
+        integrality=np.ones(n_blocks, dtype=np.int64),
+        bounds=Bounds(0, fold),
+        # HiGHS has no deterministic clock; the nodes it may visit stand in for one.
+        options={"time_limit": wall, "node_limit": max(1, int(NODES_PER_SECOND * seconds))},
+    )
+    if solved.status == 2:  # proved infeasible
+        return None, at_most + 1
+    bound = solved.mip_dual_bound
+    lower = 1 if bound is None or not np.isfinite(bound) else int(np.ceil(bound - 1e-6))
+    return (None if solved.x is None else np.round(solved.x).astype(np.int64)), lower

@@ -1,0 +1,366 @@
+"""Searches offered to an incumbent: annealing in rounds, the property itself, and constructions fitted to n users."""
+
+from itertools import combinations
+from math import ceil, comb, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward.codes._annealing import (
+    MAX_COUNTED_SETS,
+    BlockState,
+    anneal_blocks,
+    anneal_pairs,
+    fits_direct,
+    move_cost,
+    start_blocks,
+    start_pairs,
+)
+from codeward.codes._constructions import duplicated_code
+from codeward.codes._coverings import (
+    MAX_PRODUCT_POINTS,
+    cyclic_actions,
+    drop_redundant,
+    fit_multiplicities,
+    product_covering,
+    product_size,
+    quadratic_residues,
+    set_orbits,
+    spread_columns,
+    unfold,
+)
+from codeward.codes._geometry import covers, geometric_coverings, split_prime_power
+from codeward.codes._guarantees import Request, bound_models, covering_bound
+from codeward.codes._incumbent import (
+    Incumbent,
+    check_cost,
+    covers_cost,
+    family_cost,
+    fitting_cost,
+    orbit_cost,
+    pairing_cost,
+    start_cost,
+    thinning_cost,
+)
+from codeward.codes._patterns import count_attacker_sets
+
+#: Moves of the first, shortest annealing; lengths double after every few failures.
+SHORTEST = 20_000
+LONGEST = 5_000_000
+PATIENCE = 4
+#: Work between two looks at the clock: well under a second.
+CHUNK = 5_000_000
+#: Work of a single move past which annealing makes too few of them to get anywhere.
+MAX_MOVE_COST = 100_000
+
+
+def fits_counting(n_points: int, strength: int, block_size: int) -> bool:
+    """Whether a search that counts every k-set is possible at this size."""
+    sets = count_attacker_sets(n_points, strength)
+    return sets <= MAX_COUNTED_SETS and move_cost(block_size, strength) <= MAX_MOVE_COST
+
+
+def anneal_coverings(best: Incumbent, work: float) -> None:
+    """Look for coverings with fewer blocks until ``work`` is spent, the bound is met, or the time is out.
+
+    The number of blocks goes down in steps that double while it is easy. For *correct* a covering one block below the
+    best code always gives a code at least as good, and one of the same size may be BCC itself.
+    """
+    request = best.request
+    size, strength, n = request.block_size, request.strength, request.n_users
+    if not fits_counting(n, strength, size) or best.covering is None:
+        return
+    step, failures, stop = 1, 0, best.work - work
+    while best.work > stop and not best.finished:
+        # A covering of as many blocks as the best code less one: smaller than that when it can only help with ones.
+        target = min(best.size, best.cover_size + (not request.covering_only)) - step
+        if not request.covering_only and failures % 2 and step == 1:
+            target = min(target, best.cover_size - 1)
+        target = max(target, best.bound if request.covering_only else min(best.bound, best.size - 1))
+        moves = min(SHORTEST << min(failures // PATIENCE, 20), LONGEST)
+        warm = best.covering if failures % PATIENCE == PATIENCE - 1 else None
+        if warm is not None:
+            warm = warm[best.rng.permutation(len(warm))[:target]]
+        best.work -= start_cost(target, size, strength)
+        state = start_blocks(n, size, strength, target, request.margin, best.rng, warm)
+        hot = 0.35 if warm is not None else best.rng.uniform(0.45, 0.9)
+        covered = run_annealing(best, state, hot, best.rng.uniform(0.1, 0.2), moves)
+        before = best.size, best.cover_size
+        if covered:
+            best.offer_covering(state.blocks, "simulated annealing over blocks")
+        if (best.size, best.cover_size) != before:
+            step, failures = step * 2, 0
+        elif step > 1:
+            step = 1
+        else:
+            failures += 1
+
+
+def anneal_orbits(best: Incumbent, work: float) -> None:
+    """Look for coverings that a cyclic group leaves in place: fewer blocks to find, for larger sizes."""
+    request = best.request
+    size, strength, n = request.block_size, request.strength, request.n_users
+    if strength < 2 or not fits_counting(n, strength, size) or n > 64 or best.covering is None:
+        return
+    actions = list(cyclic_actions(n))
+    known: dict[str, NDArray[np.int32]] = {}  # the orbits of k-sets under each group, found when it is first tried
+    stop, turn = best.work - work, 0
+    while best.work > stop and not best.finished and turn < 60:
+        tried = False
+        for name, shifts in actions:
+            count = (min(best.size, best.cover_size + 1) - 1) // len(shifts)
+            if count * len(shifts) < best.bound or best.work <= stop or best.finished:
+                continue
+            tried = True
+            if name not in known:
+                best.work -= orbit_cost(n, len(shifts), strength)
+                known[name] = set_orbits(shifts, strength)
+            best.work -= start_cost(count, size, strength)
+            state = start_blocks(n, size, strength, count, request.margin, best.rng, None, known[name])
+            moves = min(max(SHORTEST // 2, 1000 * count) << min(turn // 2, 8), LONGEST)
+            if run_annealing(best, state, best.rng.uniform(0.5, 1.0), 0.15, moves):
+                best.work -= thinning_cost(count * len(shifts), n, strength)
+                blocks = drop_redundant(unfold(state.blocks, shifts), strength, request.margin)
+                best.offer_covering(blocks, f"orbits of {count} base block{'s' * (count > 1)} under {name}")
+        turn += 1
+        if not tried:
+            return
+
+
+def run_annealing(best: Incumbent, state: BlockState, hot: float, cold: float, moves: int) -> bool:
+    """Anneal in chunks, spending work and watching the clock; True when everything is covered."""
+    # Under a group the counters are written before a move is judged, and mostly taken back.
+    unit = move_cost(state.block_size, state.picks.shape[1] + 1) * (2 if len(state.counts) < len(state.orbits) else 1)
+    chunk = max(1, CHUNK // unit)
+    n_chunks = -(-moves // chunk)
+    for i in range(n_chunks):
+        start, end = (hot * (cold / hot) ** (x / n_chunks) for x in (i, i + 1))
+        covered, made = anneal_blocks(state, start, end, min(chunk, moves - i * chunk), best.rng)
+        best.work -= made * unit
+        if covered:
+            return True
+        if best.finished:
+            return False
+    return False
+
+
+#: Moves of the shortest direct annealing; lengths double after every few failures.
+SHORTEST_DIRECT = 10_000
+LONGEST_DIRECT = 2_000_000
+
+
+def anneal_directly(best: Incumbent, work: float) -> None:
+    """Search for the wanted property with fewer and fewer rows, until ``work`` is spent or the bound is met."""
+    request = best.request
+    if request.covering_only or not fits_direct(request) or best.matrix is None:
+        return
+    step, failures, stop = 1, 0, best.work - work
+    while best.work > stop and not best.finished:
+        target = max(best.size - step, best.bound)
+        moves = min(SHORTEST_DIRECT << min(failures // PATIENCE, 20), LONGEST_DIRECT)
+        best.work -= pairing_cost(request)
+        state = start_pairs(_start_rows(best, target, failures), request)
+        hot, cold = best.rng.uniform(0.8, 2.0), best.rng.uniform(0.15, 0.3)
+        # Small chunks first: what a move costs is known only after some.
+        made, chunk, reached = 0, 200, False
+        while made < moves and not reached and not best.finished and best.work > stop:
+            chunk = min(chunk, moves - made)
+            start, end = (hot * (cold / hot) ** (x / moves) for x in (made, made + chunk))
+            reached, spent = anneal_pairs(state, start, end, chunk, best.rng)
+            best.work -= spent
+            made += chunk
+            chunk = max(50, int(CHUNK / max(spent / chunk, 1)))
+        if reached and best.offer_code(state.matrix.astype(bool), f"annealing for {request.guarantee} itself"):
+            step, failures = step * 2, 0
+        elif step > 1:
+            step = 1
+        else:
+            failures += 1
+
+
+def _start_rows(best: Incumbent, target: int, turn: int) -> NDArray[np.bool_]:
+    """Rows to begin with: random, the best code less some rows, or the best covering filled up, in turns."""
+    request, rng = best.request, best.rng
+    rows = rng.permuted(np.tile(np.arange(request.n_users) < request.row_weight, (target, 1)), axis=1)
+    given: NDArray[np.bool_] | None = None
+    if turn % PATIENCE == 1:
+        given = best.matrix
+    elif turn % PATIENCE == 2 and best.covering is not None:
+        given = ~best.covering
+    if given is not None:
+        kept = given[rng.permutation(len(given))[:target]]
+        rows[: len(kept)] = kept
+    return rows
+
+
+def offer_all_rows(best: Incumbent, max_models: int) -> None:
+    """Offer all rows with at most k zeros, each ``margin`` times: a BTC of many models, but always one.
+
+    Of two attacker sets one has a member outside the other; the row whose zeros are that other set tells them apart,
+    and the row of ones tells labels apart.
+    """
+    request = best.request
+    n, k = request.n_users, request.n_attackers
+    if count_attacker_sets(n, k) * request.margin > max_models:
+        return
+    rows = np.ones((count_attacker_sets(n, k), n), dtype=bool)
+    for i, chosen in enumerate(chosen for j in range(k + 1) for chosen in combinations(range(n), j)):
+        rows[i, list(chosen)] = False
+    best.offer_code(np.repeat(rows, request.margin, axis=0), f"all rows with at most {k} zeros")
+
+
+def stack_random_rows(best: Incumbent, base: NDArray[np.bool_]) -> None:
+    """Stack random rows on a correcting code until all k-sums differ (Corollary 5.2 with a random separable part).
+
+    The density of ones is the one at which a k-sum hits a row half the time, or r / n when that is more. The number of
+    rows is bisected; every step is verified.
+    """
+    request, rng = best.request, best.rng
+    n, ones, likely = request.n_users, _best_weight(request), likely_rows(request)
+    pool = rng.permuted(np.tile(np.arange(n) < ones, (8 * likely, 1)), axis=1)
+    low, high = 0, likely
+    while not best.offer_code(np.vstack([base, pool[:high]]), _name_stack(high, ones)):
+        if best.finished or high == len(pool):
+            return
+        low, high = high, 2 * high
+    # A check of many attacker sets takes seconds: begin none that cannot be paid.
+    while high - low > 1 and not best.finished and check_cost(n, len(base) + high, request) <= best.work:
+        middle = (low + high) // 2
+        if best.offer_code(np.vstack([base, pool[:middle]]), _name_stack(middle, ones)):
+            high = middle
+        else:
+            low = middle
+    best.offer_code(pool[: high + len(base) - 1], f"random rows of weight {ones}")
+
+
+def likely_rows(request: Request) -> int:
+    """Random rows that likely tell all attacker sets apart."""
+    n, k = request.n_users, request.n_attackers
+    # A row tells k - 1 users from the same and one more with probability p (1 - p)^(k-1); about n^k such pairs must all
+    # be told apart.
+    share = _best_weight(request) / n
+    return ceil(k * log(n) / (share * (1 - share) ** (k - 1))) + request.margin
+
+
+def _best_weight(request: Request) -> int:
+    n, k = request.n_users, request.n_attackers
+    clean: float = 0.5 ** (1 / k)  # share of zeros at which k columns miss a row half the time
+    return min(n - 1, max(request.row_weight, round(n * (1 - clean))))
+
+
+def _name_stack(rows: int, ones: int) -> str:
+    return f"correcting code over {rows} random rows of weight {ones}"
+
+
+#: Points of the smaller codes that are searched for and then blown up.
+MAX_BASE_POINTS = 26
+#: Families with more points than this are left out: their blocks outnumber any budget of models.
+MAX_FAMILY_POINTS = 1_500
+#: Sets of residues whose cover is checked one by one.
+MAX_CHECKED_SETS = 20_000
+
+
+def offer_paper(best: Incumbent, max_models: int) -> None:
+    """Offer the paper's code (column duplication, repaired): the first code of every search, so none is worse.
+
+    It is left out when it has more than ``max_models`` models.
+    """
+    request = best.request
+    n, k, r = request.n_users, request.strength, request.row_weight
+    copies = [p for p in range(1, n // (k + 1) + 1) if p * (k - (-r // p)) <= n]
+    if min(comb(k - (-r // p), k) for p in copies) * request.margin > max_models:
+        return
+    correct = request.guarantee in ("correct", "track")
+    code = duplicated_code(request.n_users, request.strength, request.row_weight, correct)
+    # Repeating every row d times multiplies each margin by d.
+    rows = np.repeat(code.matrix, request.margin, axis=0)
+    named = code.construction + (f", rows repeated {request.margin} times" if request.margin > 1 else "")
+    best.offer_code(rows, named)
+    best.offer_covering(~rows[~rows.all(axis=1)], named)
+
+
+def offer_families(best: Incumbent) -> None:
+    """Offer every geometric and residue covering, its points blown up or left out to fit n users and n - r zeros."""
+    request = best.request
+    if request.margin > 1 and request.guarantee == "track":
+        return
+    limit = min(best.size, best.cover_size + 1) // request.margin
+    n, b, k = request.n_users, request.block_size, request.strength
+    for name, blocks in geometric_coverings(k, min(MAX_FAMILY_POINTS, 10 * n), limit):
+        best.work -= family_cost(*blocks.shape)
+        if best.finished:
+            return
+        _offer_blown(best, name, blocks)
+    for prime in range(5, min(limit, MAX_FAMILY_POINTS)):
+        split = split_prime_power(prime)
+        if split is None or split[1] > 1 or comb(prime, k) > MAX_CHECKED_SETS:
+            continue
+        for name, blocks in quadratic_residues(prime):
+            size = int(blocks[0].sum())
+            # As many users in a block as fit on average, and as many k-sets as there are to cover.
+            if size * n > prime * b or prime * comb(size, k) < comb(prime, k) or best.finished:
+                continue
+            best.work -= covers_cost(prime, k)
+            if covers(blocks, k):
+                _offer_blown(best, name, blocks)
+    if n <= MAX_PRODUCT_POINTS and product_size(n, b, k) * request.margin < best.size:
+        rows = np.repeat(product_covering(n, b, k), request.margin, axis=0)
+        best.work -= family_cost(len(rows), n) + thinning_cost(len(rows), n, k)
+        best.offer_covering(drop_redundant(rows, k, request.margin), "product covering (dynamic programming)")
+
+
+def _offer_blown(best: Incumbent, name: str, blocks: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> None:
+    request = best.request
+    if best.finished or len(blocks) * request.margin >= min(best.size, best.cover_size + 1):
+        return
+    shares, moves = fit_multiplicities(blocks, request.n_users, request.block_size, best.rng)
+    best.work -= fitting_cost(moves, len(blocks))
+    if shares is None:
+        return
+    rows = np.repeat(spread_columns(blocks, shares), request.margin, axis=0)
+    plain = blocks.shape[1] == request.n_users and int(shares.max()) == 1
+    best.work -= thinning_cost(len(rows), request.n_users, request.strength)
+    fitted = "" if plain else f", fitted to {request.n_users} users"
+    best.offer_covering(drop_redundant(rows, request.strength, request.margin), name + fitted)
+
+
+def offer_blown_codes(best: Incumbent, work: float) -> None:
+    """Search codes on fewer points and let several users share a point; the way to codes for many users.
+
+    A code on v points whose rows have at most floor((n - r) v / n) zeros is blown up to n users; it keeps its guarantee
+    (tracking apart) since k users fall on at most k points.
+    """
+    request = best.request
+    if request.guarantee == "track":
+        return
+    n, b, t = request.n_users, request.block_size, request.strength
+    sizes = []
+    for v in range(t + 1, min(MAX_BASE_POINTS, n - 1) + 1):
+        zeros = min(b * v // n, v - 1)
+        if zeros >= t:
+            sizes.append((covering_bound(v, zeros, t, request.margin), v, zeros))
+    sizes.sort()
+    stop = best.work - work
+    for turn in range(3):
+        share = work / 6 / max(len(sizes), 1) * 2**turn
+        for bound, v, zeros in sizes:
+            if best.finished or best.work <= stop:
+                return
+            if bound < best.size:
+                _blow_up(best, Request(v, request.n_attackers, v - zeros, request.guarantee, request.margin), share)
+
+
+def _blow_up(best: Incumbent, small: Request, share: float) -> None:
+    part = Incumbent(small, bound_models(small), best.deadline, best.rng, work=share)
+    offer_paper(part, best.size)
+    anneal_coverings(part, share * 0.6)
+    anneal_orbits(part, share * 0.2)
+    anneal_directly(part, share * 0.2)
+    best.absorb(part, share)
+    if part.matrix is None or part.size >= best.size:
+        return
+    shares, moves = fit_multiplicities(~part.matrix, best.request.n_users, best.request.block_size, best.rng)
+    best.work -= fitting_cost(moves, part.size)
+    if shares is not None:
+        named = f"{part.construction} on {small.n_users} points, {best.request.n_users} users on them"
+        best.offer_code(spread_columns(part.matrix, shares), named)

@@ -1,0 +1,239 @@
+"""Tracking groups of users, where single users are too many to be told apart by enumeration.
+
+DESIGN.md, "Properties": tracking asks that all k-sums differ, which is verified over all attacker sets. For a thousand
+users these are too many. Users are then hashed onto the columns of a smaller BTC: k users fall on at most k groups, so
+the groups that attack are named, and everything else holds for single users.
+
+The order of searches for one request.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from math import ceil
+
+import numpy as np
+
+from codeward._errors import TooLargeError, UnmetError
+from codeward.codes._annealing import anneal_blocks, anneal_pairs, start_blocks, start_pairs
+from codeward.codes._coverings import fit_multiplicities, fits_exact, solve_covering, spread_columns
+from codeward.codes._guarantees import Request, bound_models, tracks_groups
+from codeward.codes._incumbent import MAX_CHECK, MAX_VERIFIED, SOLVER_COST, WORK_PER_SECOND, Incumbent, check_cost
+from codeward.codes._patterns import count_attacker_sets
+from codeward.codes._properties import MAX_PAIRS
+from codeward.codes._search import (
+    anneal_coverings,
+    anneal_directly,
+    anneal_orbits,
+    likely_rows,
+    offer_all_rows,
+    offer_blown_codes,
+    offer_families,
+    offer_paper,
+    stack_random_rows,
+)
+
+#: Attacker sets of the groups: as many groups as annealing for the property still handles well.
+MAX_GROUP_SETS = 1_000
+
+
+def needs_groups(request: Request, seconds: float) -> bool:
+    """Whether tracking single users is out of reach: one check of a code would take more than all the work granted."""
+    if request.guarantee != "track":
+        return False
+    sets = count_attacker_sets(request.n_users, request.n_attackers)
+    if sets > MAX_VERIFIED or (request.margin > 1 and sets * (sets + 1) // 2 > MAX_PAIRS):
+        return True
+    n_models = max(bound_models(request), likely_rows(request))
+    # A code with few users is checked at any rate: a search for it must not depend on a short time limit.
+    return check_cost(request.n_users, n_models, request) > min(MAX_CHECK, max(seconds, 1.0) * WORK_PER_SECOND)
+
+
+def plan_groups(request: Request) -> Request | None:
+    """Ask for a code on groups of nearly equal size; None when no number of groups leaves room for k clean zeros.
+
+    A row of z zero groups leaves out at most :math:`z \\lceil n / v \\rceil` users, which may be n - r.
+    """
+    n, k = request.n_users, request.n_attackers
+    wanted = next((v for v in range(n, k, -1) if count_attacker_sets(v, k) <= MAX_GROUP_SETS), k + 1)
+    # Fewer groups are searched better; more are needed when a row may leave out few users.
+    for v in chain(range(wanted, k, -1), range(wanted + 1, n)):
+        zeros = min(request.block_size // -(-n // v), v - 1)
+        small = Request(v, k, v - zeros, "track", request.margin)
+        if zeros >= k:
+            return small if not needs_groups(small, 1.0) else None
+    return None
+
+
+def require_groups(request: Request) -> Request:
+    """Plan groups or refuse, with the reason."""
+    small = plan_groups(request)
+    if small is None:
+        n, k = request.n_users, request.n_attackers
+        raise UnmetError(
+            f"design: to track {k} of {n} users, {count_attacker_sets(n, k):,} attacker sets must be told apart, more "
+            f"than can be verified in the time, and groups of users do not help at row weight {request.row_weight}: a "
+            f"model that avoids {k} groups would learn from too few users; ask for a smaller row weight, fewer "
+            "attackers, more time, or the guarantee correct, which needs no distinct users"
+        )
+    return small
+
+
+def refuse_tracking(request: Request, seconds: float) -> UnmetError:
+    """Say why single users cannot be tracked, and what can be had instead."""
+    n, k = request.n_users, request.n_attackers
+    possible = []
+    if not needs_groups(request, float("inf")):
+        cost = check_cost(n, max(bound_models(request), likely_rows(request)), request)
+        possible.append(f"a time limit of {ceil(cost / WORK_PER_SECOND)} s")
+    fewer = next((j for j in range(k - 1, 0, -1) if not needs_groups(replace(request, n_attackers=j), seconds)), 0)
+    if fewer:
+        possible.append(f"{fewer} attacker{'s' * (fewer > 1)}")
+    if request.margin > 1 and not needs_groups(replace(request, margin=1), seconds):
+        possible.append("margin 1")
+    small = plan_groups(request)
+    if small is not None:
+        size = -(-n // small.n_users)
+        possible.append(f"tracking {small.n_users} groups of up to {size} users that share a column (--groups)")
+    possible.append(f"the guarantee correct for {k}")
+    return UnmetError(
+        f"design: tracking {k} of {n} users with margin {request.margin} is out of reach: "
+        f"{count_attacker_sets(n, k):,} attacker sets must be told apart, more than {seconds:.2g} s can verify; "
+        f"possible: {'; '.join(possible)}"
+    )
+
+
+def bound_groups(request: Request, n_groups: int) -> int:
+    """Bound the models of a code that tracks so many groups of nearly equal size and corrects for single users."""
+    n, k, d = request.n_users, request.n_attackers, request.margin
+    # Groups have at least floor(n / v) users, so a row has at most (n - r) / floor(n / v) zero groups.
+    zeros = min(request.block_size // (n // n_groups), n_groups - 1)
+    tracking = Request(n_groups, k, n_groups - zeros, "track", d)
+    return max(bound_models(tracking), bound_models(Request(n, k, request.row_weight, "correct", d)))
+
+
+def spread_groups(best: Incumbent, part: Incumbent) -> None:
+    """Give every user the column of its group; groups differ by one user at most."""
+    best.absorb(part, best.work)
+    best.groups = part.request
+    if part.matrix is None:
+        return
+    n, v = best.request.n_users, part.request.n_users
+    matrix = spread_columns(part.matrix, n // v + (np.arange(v) < n % v).astype(np.int64))
+    if tracks_groups(matrix, best.request, part.request):
+        best.matrix, best.construction = matrix, f"{part.construction} on {v} groups of users"
+
+
+#: Codes with more models than this are not built.
+MAX_MODELS = 20_000
+#: Rows of the plain tracking code that every search for one begins with.
+MAX_PLAIN_ROWS = 2_000
+#: From this many users on, codes on fewer points get most of the effort.
+MANY_USERS = 40
+
+
+def solve(
+    request: Request,
+    seconds: float,
+    seed: int,
+    enough: int = 0,
+    report: Callable[[str], None] = lambda note: None,
+    groups: bool = False,
+) -> Incumbent:
+    """Find a code with few models; stop early at ``enough`` models.
+
+    Stages run in a fixed order with fixed shares of the work: constructions first (paper, geometries, residues,
+    products), then annealing over blocks and over orbits, codes on fewer points, the property itself, the exact solver.
+    Where single users are too many to be tracked, ``groups`` allows a code that tracks groups of them
+    (`Incumbent.groups`).
+
+    Raises
+    ------
+    TooLargeError
+        When every code for the request has more than `MAX_MODELS` models.
+    UnmetError
+        When single users cannot be tracked (see `needs_groups`) and groups of them are not wanted or do not help.
+    """
+    grouped = needs_groups(request, seconds)
+    if grouped and not groups:
+        raise refuse_tracking(request, seconds)
+    searched = require_groups(request) if grouped else request
+    bound = bound_models(searched)
+    if bound > MAX_MODELS:
+        raise TooLargeError(
+            f"design: every such code has at least {bound:,} models, over the limit of {MAX_MODELS:,}; "
+            "ask for a smaller row weight or fewer attackers"
+        )
+    load_searches()
+    work = seconds * WORK_PER_SECOND
+    deadline = time.monotonic() + 0.93 * seconds
+    best = Incumbent(searched, bound, deadline, np.random.default_rng(seed), report, work=work, enough=enough)
+    offer_paper(best, MAX_MODELS)
+    offer_families(best)
+    if request.guarantee == "track":
+        _search_tracking(best, work)
+    else:
+        _search_covering(best, work, seed)
+    if not grouped:
+        return best
+    whole = Incumbent(request, bound_groups(request, searched.n_users), deadline, best.rng, work=work)
+    spread_groups(whole, best)
+    return whole
+
+
+@cache
+def load_searches() -> None:
+    """Load the compiled searches before a clock starts; on the first run after an installation this compiles them."""
+    rng = np.random.default_rng(0)
+    tiny = Request(3, 1, 1, "correct", 1)
+    rows = ~np.eye(3, dtype=bool)
+    anneal_blocks(start_blocks(3, 2, 1, 1, 1, rng), 1.0, 0.5, 1, rng)
+    anneal_pairs(start_pairs(rows, tiny), 1.0, 0.5, 1, rng)
+    fit_multiplicities(rows, 3, 2, rng, n_moves=1)
+
+
+def bound_search(request: Request, seconds: float, groups: bool) -> int | None:
+    """Bound the models of what `solve` would look for; None when it would refuse."""
+    if not needs_groups(request, seconds):
+        return bound_models(request)
+    small = plan_groups(request) if groups else None
+    return None if small is None else bound_groups(request, small.n_users)
+
+
+def _search_covering(best: Incumbent, work: float, seed: int) -> None:
+    many = best.request.n_users >= MANY_USERS
+    anneal_coverings(best, 0.05 * work)
+    anneal_orbits(best, 0.08 * work)
+    anneal_directly(best, 0.05 * work)
+    offer_blown_codes(best, (0.5 if many else 0.12) * work)
+    if best.request.covering_only and not best.finished and fits_exact(best.request):
+        wall = max(0.1, best.deadline - time.monotonic())
+        blocks, proved = solve_covering(best.request, best.size - 1, 0.2 * work / SOLVER_COST, seed, wall)
+        best.work -= 0.2 * work
+        best.bound = max(best.bound, proved)
+        if blocks is not None:
+            best.offer_covering(blocks, "exact solver")
+    anneal_orbits(best, 0.5 * best.work)
+    anneal_directly(best, 0.3 * best.work)
+    anneal_coverings(best, best.work)
+
+
+def _search_tracking(best: Incumbent, work: float) -> None:
+    request = best.request
+    offer_all_rows(best, MAX_PLAIN_ROWS)
+    correcting = Request(request.n_users, request.n_attackers, request.row_weight, "correct", request.margin)
+    part = Incumbent(correcting, bound_models(correcting), best.deadline, best.rng, work=0.1 * work)
+    offer_paper(part, MAX_MODELS)
+    offer_families(part)
+    anneal_coverings(part, 0.05 * work)
+    offer_blown_codes(part, 0.05 * work)
+    best.absorb(part, 0.1 * work)
+    if part.matrix is not None:
+        best.offer_code(part.matrix, part.construction)
+        best.covering = part.covering
+        stack_random_rows(best, part.matrix)
+    anneal_directly(best, 0.4 * work)
+    anneal_coverings(best, 0.1 * work)
+    anneal_directly(best, best.work)
