@@ -23,9 +23,7 @@ import scipy
 from codeward import __version__
 from codeward._files import write_text_atomic
 from codeward._progress import show_progress
-from codeward.codes._constructions import duplicated_code
-from codeward.codes._designer import design
-from codeward.codes._guarantees import models_lower_bound
+from codeward.codes import design, duplicated_code, models_lower_bound
 
 ATTACKERS = (1, 2, 3)
 USERS = range(8, 25)

@@ -10,8 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from codeward import Code, InputError
 from codeward.cli import main
-from codeward.codes import _code
-from codeward.codes._code import code_to_json
+from codeward.codes import _code, code_to_json
 
 GOOD = [[1, 0, 1], [0, 1, 1]]
 

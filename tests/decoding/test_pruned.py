@@ -113,7 +113,7 @@ def test_bit_counts_and_widest_unions_are_those_of_the_columns():
     assert [bit_count(word) for word in words] == [int(word).bit_count() for word in words]
     from itertools import combinations
 
-    from codeward.codes._patterns import pack_words
+    from codeward.codes import pack_words
 
     matrix = rng.random((70, 9)) < 0.2
     for size in (2, 3):

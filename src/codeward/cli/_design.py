@@ -11,8 +11,7 @@ from codeward._errors import InputError
 from codeward._files import read_bytes
 
 if TYPE_CHECKING:
-    from codeward.codes._designer import Design
-    from codeward.codes._inspection import Inspection
+    from codeward.codes import Design, Inspection
 
 #: Larger files of weights are refused: a million users fit.
 MAX_WEIGHTS_BYTES = 16 * 2**20
@@ -64,8 +63,8 @@ def design(
     Example: codeward design --users 40 --attackers 2 --max-models 12 --curve trade-off.svg
     """
     from codeward._progress import show_progress
-    from codeward.codes._designer import design as design_code
-    from codeward.codes._inspection import inspect
+    from codeward.codes import design as design_code
+    from codeward.codes import inspect
 
     _check_suffix(output, (".csv", ".npy", ".json"))
     _check_suffix(curve, (".svg", ".png", ".pdf"))
@@ -88,7 +87,7 @@ def design(
     if output is not None:
         found.code.save(output)
     if curve is not None:
-        from codeward.codes._drawing import compare_models, plot_trade_off
+        from codeward.codes import compare_models, plot_trade_off
 
         with show_progress("drawing", time_limit, quiet=as_json) as progress:
             plot_trade_off(compare_models(users, seconds=time_limit, seed=seed, progress=progress), users, curve)

@@ -1,6 +1,6 @@
 """Code matrices, their properties with witnesses, bounds, constructions, and the designer. Never imports torch."""
 
-from codeward.codes._code import Code
+from codeward.codes._code import Code, code_to_json
 from codeward.codes._constructions import (
     add_row_of_ones,
     bagging_code,
@@ -17,10 +17,17 @@ from codeward.codes._constructions import (
     stack_codes,
 )
 from codeward.codes._designer import Design, design
-from codeward.codes._drawing import plot_code, sketch_code
+from codeward.codes._drawing import TradeOff, compare_models, plot_code, plot_trade_off, sketch_code
 from codeward.codes._guarantees import covering_bound, models_lower_bound
 from codeward.codes._inspection import Inspection, inspect
-from codeward.codes._patterns import PatternTable, count_attacker_sets, enumerate_patterns
+from codeward.codes._patterns import (
+    PatternTable,
+    count_attacker_sets,
+    enumerate_patterns,
+    pack_words,
+    sort_rows,
+    unpack_words,
+)
 from codeward.codes._properties import (
     Break,
     Margins,
@@ -39,9 +46,12 @@ __all__ = [
     "Inspection",
     "Margins",
     "PatternTable",
+    "TradeOff",
     "add_row_of_ones",
     "bagging_code",
     "bit_code",
+    "code_to_json",
+    "compare_models",
     "count_attacker_sets",
     "covering_bound",
     "design",
@@ -60,10 +70,14 @@ __all__ = [
     "minimal_correcting_code",
     "models_lower_bound",
     "named_code",
+    "pack_words",
     "partition_code",
     "plot_code",
+    "plot_trade_off",
     "random_separable_code",
     "shifted_hash_code",
     "sketch_code",
+    "sort_rows",
     "stack_codes",
+    "unpack_words",
 ]

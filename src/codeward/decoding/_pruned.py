@@ -40,8 +40,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward.codes import Code
-from codeward.codes._patterns import pack_words
+from codeward.codes import Code, pack_words
 from codeward.decoding._decoded import Decoded, first_best
 from codeward.decoding._kernels import tabulate_joint
 from codeward.decoding._masses import Masses

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from codeward._errors import InputError
-from codeward.codes import Code
-from codeward.codes._patterns import pack_words, sort_rows, unpack_words
+from codeward.codes import Code, pack_words, sort_rows, unpack_words
 
 
 @dataclass(frozen=True)

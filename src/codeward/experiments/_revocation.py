@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from codeward._errors import InputError
-from codeward.codes import Code, Inspection, inspect
-from codeward.codes._code import code_to_json
+from codeward.codes import Code, Inspection, code_to_json, inspect
 from codeward.training import ModelPlan, drop_users, plan_models
 
 #: Changes when a reader of older files would misread newer ones.
