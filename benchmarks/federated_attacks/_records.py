@@ -19,8 +19,8 @@ from benchmarks.federated_attacks._sub_models import CODE_BEHAVIOURS, run_code, 
 from benchmarks.federated_attacks._trial import USERS, Trial, find_code, prepare
 from codeward._files import write_text_atomic
 from codeward.data import DatasetPair
-from codeward.experiments._records import describe_machine, load_record, save_record
 from codeward.experiments._setting import load_pair
+from codeward.runs import describe_machine, load_record, save_record
 
 #: What records call the defence that is no rule of Flower's.
 CODED = "codeward"

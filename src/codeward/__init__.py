@@ -10,7 +10,7 @@ Names below are imported on first use, so that ``import codeward`` stays cheap a
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from codeward._version import __version__
 
 _HOME = {
     "BayesDecoder": "codeward.decoding",

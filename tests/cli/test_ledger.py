@@ -8,8 +8,7 @@ import pytest
 from codeward.cli import main
 from codeward.codes import named_code
 from codeward.decoding import estimate_confusion, save_votes
-from codeward.experiments._config import RunConfig
-from codeward.experiments._records import save_record
+from codeward.runs import RunConfig, save_record
 from codeward.serve import Incident, Ledger, find_cell, find_incidents
 
 CODE = named_code("g")

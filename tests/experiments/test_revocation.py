@@ -22,9 +22,10 @@ from codeward.experiments import (
     revoke_users,
     run_experiment,
 )
-from codeward.experiments._revocation import Revocation
 from codeward.experiments._runner import model_seed
 from codeward.experiments._setting import prepare_setting
+from codeward.experiments._unlearning import plan_remaining
+from codeward.runs import Revocation
 from codeward.training import ModelStore, drop_users, plan_models, train_ensemble
 
 # Columns are 4 users with one zero and 2 with two: rows (models) have 3 to 5 users.
@@ -174,7 +175,7 @@ def test_models_without_users_are_dropped_and_names_stay():
     code = Code([[1, 1, 0], [0, 0, 1], [1, 0, 1]], users=["ann", "bob", "eve"], models=["x", "y", "z"])
     left = Revocation(code).add(["eve"])
     assert left.code == Code([[1, 1], [1, 0]], users=["ann", "bob"], models=["x", "z"])
-    assert [plan.users for plan in left.plans(0)] == [(0, 1), (0,)]
+    assert [plan.users for plan in plan_remaining(left, 0)] == [(0, 1), (0,)]
 
 
 def test_states_that_share_a_matrix_are_told_apart():
@@ -202,7 +203,7 @@ def test_folders_in_use_are_refused(run_folder, tmp_path):
     with pytest.raises(InputError, match="not a run folder"):
         foresee_revocation(tmp_path / "nowhere", ["0"])
     (tmp_path / "new" / "revocation.json").write_text("{}")
-    with pytest.raises(InputError, match="not readable"):
+    with pytest.raises(InputError, match="not a codeward-revocation/1 file"):
         load_revocation(tmp_path / "new")
 
 

@@ -14,9 +14,9 @@ from benchmarks import federated_attacks as compare
 
 from codeward.decoding import ConsensusDecoder
 from codeward.experiments._federation import plan_cell
-from codeward.experiments._records import rate
 from codeward.experiments._setting import load_pair
 from codeward.federated import train_federated
+from codeward.runs import rate
 
 ROOT = Path(__file__).parents[2]
 TRIAL = replace(compare.TRIALS["digits"], rounds=8, local_epochs=4, learning_rate=3e-3)

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from codeward.cli._app import app, main
 from codeward.experiments import load_served
-from codeward.experiments._federated_config import load_federated_config
 from codeward.experiments._federation import run_federated
+from codeward.runs import load_federated_config
 
 CONFIG = """
 dataset: digits

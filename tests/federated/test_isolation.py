@@ -11,8 +11,8 @@ from codeward.experiments._federated_attacks import (
     make_attackers,
     save_attackers,
 )
-from codeward.experiments._federated_config import FederatedSection
 from codeward.federated import Parcel, Reply, train_federated, train_model, train_update
+from codeward.runs import FederatedSection
 
 ATTACKER = 0
 #: Rows of the code without and with the attacker.

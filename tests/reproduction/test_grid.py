@@ -7,11 +7,12 @@ import pytest
 from codeward._errors import InputError
 from codeward.certificates import certify_agreement
 from codeward.codes import Code, named_code
-from codeward.decoding import load_votes, save_votes
-from codeward.experiments import RunFolder, load_config, load_records, run_experiment
+from codeward.decoding import VoteSet
+from codeward.experiments import run_experiment
 from codeward.reproduction import ask_grid, count_grid, draw_grid, list_cells, plan_study, study_grid
 from codeward.reproduction._cell_votes import CellVotes, read_cell
 from codeward.reproduction._findings import PARTS, choose_parts, load_study, study_cell
+from codeward.runs import Cell, RunFolder, load_config, load_records
 from codeward.training import ModelStore
 
 
@@ -209,12 +210,13 @@ def test_scores_that_come_later_are_still_studied(grid, tmp_path):
     code = Code.load(place.path / "code.json")
     known = study_cell(place, 0, 0, code, ["explanations", "scores"])
     assert known["parts"] == ["explanations"]
+    cell, kept = Cell(place, 0, 0), {}
     for name in ("validation", "clean"):
-        file = place.votes(0, 0, name)
-        found = load_votes(file)
+        found = cell.load_votes(name)
         scores = np.full((*found.votes.shape, 10), -5, dtype=np.float32)
         np.put_along_axis(scores, found.votes[..., None], -0.1, axis=2)
-        save_votes(file, found.votes, found.labels, scores=scores)
+        kept[name] = VoteSet(found.votes, found.labels, scores=scores)
+    cell.save_votes(kept, cell.about)
     known = study_cell(place, 0, 0, code, ["explanations", "scores"])
     assert known["parts"] == ["explanations", "scores"]
     assert known["decoders"]["soft"]["clean"]["right"]["of"] == len(found.labels)

@@ -9,9 +9,8 @@ import pytest
 
 from codeward import InputError
 from codeward.cli import main
-from codeward.experiments import RunConfig, RunFolder
-from codeward.experiments._records import save_record
 from codeward.reproduction import build_grid_report, count_grid_steps, is_grid, plan_study, write_grid_report
+from codeward.runs import RunConfig, RunFolder, save_record
 
 N = 1000
 

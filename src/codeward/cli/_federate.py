@@ -45,8 +45,8 @@ def simulate(
     Example: codeward federate simulate configs/federated-digits.yaml --set federated.rounds=5 -o runs/federated
     """
     from codeward.cli._run import _line, _table
-    from codeward.experiments._federated_config import load_federated_config
     from codeward.experiments._federation import run_federated
+    from codeward.runs import load_federated_config
 
     resolved = load_federated_config(config, settings)
     folder = output or Path("runs") / f"federated-{resolved.digest[:8]}"

@@ -1,15 +1,25 @@
 """Configurations, the runner and its records: where what trains meets what proves."""
 
-from codeward.experiments._cells import ask_cell, draw_attack, name_triggered, read_about
-from codeward.experiments._config import FRACTIONS, RunConfig, load_config
-from codeward.experiments._folder import RunFolder
-from codeward.experiments._measure import ALARM
-from codeward.experiments._records import load_record, load_records, rate, share
-from codeward.experiments._revocation import Outlook, Revocation, foresee_revocation, load_revocation
+from codeward.experiments._cells import ask_cell, draw_attack
 from codeward.experiments._runner import model_seed, record_cell, run_experiment
 from codeward.experiments._served import ServedRun, load_served
 from codeward.experiments._setting import Draw, Setting, choose_training, deal_data, load_pair, prepare_setting
 from codeward.experiments._unlearning import name_output, revoke_users
+from codeward.runs import (
+    ALARM,
+    FRACTIONS,
+    Outlook,
+    Revocation,
+    RunConfig,
+    RunFolder,
+    foresee_revocation,
+    load_config,
+    load_record,
+    load_records,
+    load_revocation,
+    rate,
+    share,
+)
 
 __all__ = [
     "ALARM",
@@ -34,10 +44,8 @@ __all__ = [
     "load_served",
     "model_seed",
     "name_output",
-    "name_triggered",
     "prepare_setting",
     "rate",
-    "read_about",
     "record_cell",
     "revoke_users",
     "run_experiment",

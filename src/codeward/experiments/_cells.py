@@ -6,26 +6,19 @@ another one, or the same one later, counts.
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
-from codeward._errors import InputError
-from codeward._files import write_text_atomic
 from codeward.attacks import AttackGroup, draw_groups, trigger_inputs
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, VoteSet, estimate_confusion, load_votes, save_votes
-from codeward.experiments._config import DecoderSection
-from codeward.experiments._folder import RunFolder
+from codeward.decoding import VoteSet, estimate_confusion
 from codeward.experiments._measure import Answers, measure_labels, measure_success, measure_tracking
-from codeward.experiments._records import describe_machine
 from codeward.experiments._setting import Draw, Setting, stream
+from codeward.runs import Cell, RunFolder, describe_machine, name_triggered
 from codeward.training import Ensemble, vote
-
-#: Changes when a reader of older files would misread newer ones.
-FORMAT = "codeward-cell/1"
 
 #: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
 _LOWEST_SCORE = -60_000.0
@@ -39,7 +32,7 @@ def count_cell(
     Parameters as for `ask_cell` and `count_votes`.
     """
     ask_cell(setting, n_attackers, ensemble, place, code, columns)
-    return count_votes(place, setting.repeat, n_attackers, code, setting.config.decoder)
+    return count_votes(Cell(place, setting.repeat, n_attackers))
 
 
 def ask_cell(
@@ -79,88 +72,45 @@ def ask_cell(
 
     # Confusion matrices come from the validation half.
     confusion = estimate_confusion(votes["validation"], inputs["validation"].labels, setting.n_classes)
+    kept = {}
     for name, samples in inputs.items():
         extra = (confusion, _round(scores[name])) if with_scores else ()
-        save_votes(place.votes(repeat, n_attackers, name), votes[name], samples.labels, *extra)
+        kept[name] = VoteSet(votes[name], samples.labels, *extra)
     about = {
-        "format": FORMAT,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "code_digest": code.digest,
         "classes": setting.n_classes,
+        "shape": list(ensemble.shape),
         "training": json.loads(setting.training.to_json()),
         # A group that is all gone still has its trigger tried.
         "groups": [
             {"attackers": [columns[user] for user in group.attackers if user in columns], "target": group.target}
             for group in groups
         ],
-        **describe_machine(str(ensemble.device)),
+        **describe_machine(str(ensemble.device), name_gpu(str(ensemble.device))),
         "work": {"models": code.n_models, "trained": ensemble.trained, "reused": ensemble.reused},
+        "keys": list(ensemble.keys),
     }
-    write_text_atomic(place.about(repeat, n_attackers), json.dumps(about, indent=1) + "\n")
+    Cell(place, repeat, n_attackers).save_votes(kept, about)
 
 
-def count_votes(place: RunFolder, repeat: int, n_attackers: int, code: Code, assumed: DecoderSection) -> dict[str, Any]:
-    """Decode the votes of a cell and return what they say in a record: from vote files alone.
-
-    Parameters
-    ----------
-    place : RunFolder
-        With the files of `ask_cell`.
-    repeat, n_attackers : int
-    code : Code
-    assumed : DecoderSection
-        Assumptions of the decoder.
-    """
-    about = read_about(place, repeat, n_attackers, code)
-
-    def load(inputs: str) -> Answers:
-        return _take(load_votes(place.votes(repeat, n_attackers, inputs)))
-
-    validation, groups = load("validation"), about["groups"]
-    size = assumed.max_attackers + 1
-    decoder = BayesDecoder(
-        code,
-        estimate_confusion(validation.votes, validation.labels, about["classes"]),
-        attack_rate=assumed.attack_rate,
-        success_rate=assumed.success_rate,
-        attackers_prior=(1 / size,) * size,
-    )
-    figures: dict[str, Any] = {"clean": measure_labels(decoder, load("clean"), None)[0], "groups": []}
-    for number, group in enumerate(groups):
-        triggered = load(name_triggered(number, len(groups)))
-        attackers, target = tuple(group["attackers"]), group["target"]
-        counts, decoded = measure_labels(decoder, triggered, target)
+def count_votes(cell: Cell) -> dict[str, Any]:
+    """Decode the votes of a cell and return what they say in a record: from vote files alone."""
+    about, code, decoder = cell.about, cell.code, cell.decoder()
+    figures: dict[str, Any] = {"clean": measure_labels(decoder, _take(cell.clean), None)[0], "groups": []}
+    for group, votes in zip(cell.groups, cell.triggered, strict=True):
+        triggered = _take(votes)
+        counts, decoded = measure_labels(decoder, triggered, group.target)
         figures["groups"].append(
             {
-                "attackers": list(attackers),
-                "target": target,
-                "success": measure_success(code, attackers, target, triggered),
+                "attackers": list(group.attackers),
+                "target": group.target,
+                "success": measure_success(code, group.attackers, group.target, triggered),
                 "triggered": counts,
-                "tracking": measure_tracking(decoded, attackers),
+                "tracking": measure_tracking(decoded, group.attackers),
             }
         )
     kept = {key: about[key] for key in ("created", "code_digest", "training", "versions", "hardware", "work")}
     shape = {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight}
     return {**kept, "code": shape, "figures": figures}
-
-
-def read_about(place: RunFolder, repeat: int, n_attackers: int, code: Code) -> dict[str, Any]:
-    """Read what the vote files of a cell are; a file of another kind, or of another code, is refused by name."""
-    file = place.about(repeat, n_attackers)
-    try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: not readable ({error})") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise InputError(f"{file}: not a {FORMAT} file")
-    if about["code_digest"] != code.digest:
-        raise InputError(f"{file}: votes of another code than code.json")
-    return about
-
-
-def name_triggered(group: int, n_groups: int) -> str:
-    """Return the name, among the vote files of a cell, of the inputs with one group's trigger."""
-    return "triggered" if n_groups == 1 else f"triggered{group}"
 
 
 def draw_attack(setting: Setting, n_attackers: int) -> list[AttackGroup]:
@@ -182,9 +132,13 @@ def draw_attack(setting: Setting, n_attackers: int) -> list[AttackGroup]:
     )
 
 
+def name_gpu(device: str) -> str | None:
+    """Return the name of the GPU a device is; None for a CPU."""
+    return torch.cuda.get_device_name() if device.startswith("cuda") else None
+
+
 def _take(votes: VoteSet) -> Answers:
-    if votes.labels is None:
-        raise InputError("the votes of a run need labels to be counted")
+    assert votes.labels is not None  # a cell's votes have labels
     return Answers(votes.votes, votes.labels)
 
 

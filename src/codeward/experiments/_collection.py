@@ -7,13 +7,18 @@ from typing import Any
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
-from codeward.experiments._config import AttackSection, CodeSection, TrainingSection
-from codeward.experiments._federated_config import FederatedConfig, FederatedSection
 from codeward.experiments._federation import finish_cell
-from codeward.experiments._folder import RunFolder
-from codeward.experiments._records import load_record
 from codeward.experiments._setting import Setting, load_pair, prepare_setting
 from codeward.federated import FederationFolder, FederationPlan
+from codeward.runs import (
+    AttackSection,
+    CodeSection,
+    FederatedConfig,
+    FederatedSection,
+    RunFolder,
+    TrainingSection,
+    load_record,
+)
 from codeward.training import ModelStore
 
 #: How many epochs a user trains and in which number format is the federation's own business, not the recipe's; how

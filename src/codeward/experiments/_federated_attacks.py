@@ -9,8 +9,8 @@ import numpy as np
 from codeward.attacks import AttackGroup, poison
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.experiments._federated_config import FederatedSection
 from codeward.federated import Arrays, Assignment, Reply, answer, load_samples, save_samples, train_model
+from codeward.runs import FederatedSection
 
 
 @dataclass(frozen=True)

@@ -13,25 +13,22 @@ from typing import Any, Literal
 import torch
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
 from codeward.attacks import poison_users
-from codeward.codes import Code
 from codeward.experiments._cells import count_cell, draw_attack
 from codeward.experiments._federated_attacks import choose_targets, make_attackers, save_attackers
-from codeward.experiments._federated_config import FederatedConfig, load_federated_config
-from codeward.experiments._folder import RunFolder
-from codeward.experiments._records import load_record, save_record
 from codeward.experiments._runner import model_seed
-from codeward.experiments._setting import Draw, Setting, deal_data, find_code, load_pair, prepare_setting
+from codeward.experiments._setting import Draw, Setting, deal_data, load_pair, prepare_setting
 from codeward.federated import (
     CLIENT_APP,
     FederatedResult,
+    FederatedSettings,
     FederationFolder,
     FederationPlan,
     simulate_federation,
     train_federated,
     train_update,
 )
+from codeward.runs import FederatedConfig, RunFolder, load_record, save_record
 from codeward.training import Ensemble, ModelStore, TrainingSettings
 
 Engine = Literal["flower", "reference"]
@@ -61,7 +58,7 @@ def run_federated(
     place = RunFolder(Path(folder))
     pair = load_pair(config)
     deal_data(config, 0, pair)
-    code = open_federated(place, config)
+    code = place.open(config)
     store = ModelStore(config.store or place.path / "store")
     for repeat in range(config.repeats):
         setting = prepare_setting(config, repeat, pair, code)
@@ -74,22 +71,6 @@ def run_federated(
             yield load_record(place.record(repeat, n_attackers))
 
 
-def open_federated(place: RunFolder, config: FederatedConfig) -> Code:
-    """Make the folder, or check that it holds this very run; return its code (see `RunFolder.open`)."""
-    kept, file = place.path / "config.yaml", place.path / "code.json"
-    known = load_federated_config(kept) if kept.exists() else None
-    if known is not None and known.digest != config.digest:
-        raise InputError(f"{place.path}: holds another run (its config.yaml differs); choose another folder with -o")
-    if known is None and file.exists():
-        raise InputError(f"{place.path}: holds a code but no config.yaml, so it is no run; choose another folder")
-    code = Code.load(file) if file.exists() else find_code(config)
-    if known != config:
-        write_text_atomic(kept, config.to_yaml())
-    if not file.exists():
-        code.save(file)
-    return code
-
-
 def plan_cell(setting: Setting) -> FederationPlan:
     """Return the plan of a repeat's federation; who attacks is no part of it."""
     config = setting.config
@@ -98,7 +79,7 @@ def plan_cell(setting: Setting) -> FederationPlan:
     return FederationPlan(
         code=setting.code,
         training=setting.training,
-        settings=config.federated.settings(),
+        settings=FederatedSettings(**config.federated.server_settings()),
         shape=(channels, height, width),
         seed=model_seed(setting),
     )

@@ -8,10 +8,7 @@ from numpy.typing import NDArray
 
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, Decoded, PluralityDecoder, tracking_score
-from codeward.experiments._records import share
-
-#: An input is called attacked when its attack probability passes this; the prior is even at the default attack rate.
-ALARM = 0.5
+from codeward.runs import ALARM, share
 
 
 @dataclass(frozen=True)

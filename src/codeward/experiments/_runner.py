@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from codeward.attacks import poison_users
-from codeward.codes import Code
 from codeward.experiments._cells import ask_cell, count_votes, draw_attack
-from codeward.experiments._config import RunConfig
-from codeward.experiments._folder import RunFolder
-from codeward.experiments._records import load_record, save_record
 from codeward.experiments._setting import Draw, Setting, deal_data, load_pair, prepare_setting
+from codeward.runs import Cell, RunConfig, RunFolder, load_record
 from codeward.training import Cluster, Ensemble, ModelStore, train_ensembles
 
 
@@ -40,7 +37,7 @@ def run_experiment(
     if cluster is not None:
         cluster.check()
     code = place.open(config)
-    store = ModelStore(config.store or place.path / "store")
+    store = ModelStore(place.store)
     columns = {user: user for user in range(config.users)}
     with nullcontext() if cluster is None else cluster:
         for repeat in range(config.repeats):
@@ -52,7 +49,7 @@ def run_experiment(
                 if n_attackers in ensembles:
                     ask_cell(setting, n_attackers, ensembles[n_attackers], place, code, columns)
                 if n_attackers in sizes:
-                    record_cell(config, place, repeat, n_attackers, code)
+                    record_cell(config, Cell(place, repeat, n_attackers))
                 yield load_record(place.record(repeat, n_attackers))
 
 
@@ -77,22 +74,11 @@ def train_cells(
     )
 
 
-def record_cell(config: RunConfig, place: RunFolder, repeat: int, n_attackers: int, code: Code) -> None:
-    """Count the votes of one number of attackers of one repeat, and write the record."""
+def record_cell(config: RunConfig, cell: Cell) -> None:
+    """Count the votes of one cell, and write the record."""
     begin = time.perf_counter()
-    counted = count_votes(place, repeat, n_attackers, code, config.decoder)
-    save_record(
-        {
-            "repeat": repeat,
-            "n_attackers": n_attackers,
-            "seed": config.seed,
-            "config": config.described(),
-            "config_digest": config.digest,
-            **counted,
-            "seconds": round(time.perf_counter() - begin, 3),
-        },
-        place.record(repeat, n_attackers),
-    )
+    counted = count_votes(cell)
+    cell.save_record(config, {**counted, "seconds": round(time.perf_counter() - begin, 3)})
 
 
 def model_seed(setting: Setting) -> int:

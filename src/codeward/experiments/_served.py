@@ -13,13 +13,11 @@ from codeward.attacks import AttackGroup, poison_users, trigger_inputs
 from codeward.certificates import Threat
 from codeward.data import Samples
 from codeward.experiments._cells import draw_attack
-from codeward.experiments._config import load_config
-from codeward.experiments._federated_config import FederatedConfig, is_federated, load_federated_config
 from codeward.experiments._federation import find_models
-from codeward.experiments._folder import RunFolder
-from codeward.experiments._revocation import load_revocation
 from codeward.experiments._runner import model_seed
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
+from codeward.experiments._unlearning import plan_remaining
+from codeward.runs import FederatedConfig, RunFolder, load_revocation
 from codeward.training import Ensemble, ModelPlan, ModelStore, build_network, fingerprint, model_key
 
 
@@ -63,8 +61,7 @@ def load_served(folder: str | os.PathLike[str], repeat: int, n_attackers: int) -
         When a sub-model is missing or damaged: what is served is what the records describe, or nothing.
     """
     place = RunFolder(Path(folder))
-    kept = place.path / "config.yaml"
-    config = load_federated_config(kept) if is_federated(kept) else load_config(kept)
+    config = place.config
     if not place.record(repeat, n_attackers).is_file():
         raise InputError(f"{place.path}: no record of repeat {repeat} with {n_attackers} attackers")
     # Who was revoked stays in the numbering: seeds, keys and the simulated attack come from the original users.
@@ -75,7 +72,7 @@ def load_served(folder: str | os.PathLike[str], repeat: int, n_attackers: int) -
         return ServedRun(setting, groups, find_models(setting, n_attackers, place))
     users = poison_users(setting.users, groups, seed=[config.seed, repeat, int(Draw.POISON)])
     store = ModelStore(config.store or place.path / "store")
-    plans = revocation.plans(model_seed(setting))
+    plans = plan_remaining(revocation, model_seed(setting))
     return ServedRun(setting, groups, _find_ensemble(setting, plans, users, store, place.path))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.codes import Code, design, named_code
+from codeward.codes import Code
 from codeward.data import (
     DatasetPair,
     Samples,
@@ -17,7 +17,7 @@ from codeward.data import (
     split_groups,
     split_iid,
 )
-from codeward.experiments._config import RunConfig
+from codeward.runs import RunConfig
 from codeward.training import PRESETS, TrainingSettings
 
 
@@ -61,33 +61,6 @@ class Setting:
     evaluation: Samples
     n_classes: int
     training: TrainingSettings
-
-
-def find_code(config: RunConfig) -> Code:
-    """Load, look up or design the code of a run; it must have one column a user."""
-    section = config.code
-    if section.file is not None:
-        code = Code.load(section.file)
-    elif section.name is not None:
-        code = named_code(section.name)
-    else:
-        # A third of the users a model, like the paper's code c, unless told otherwise.
-        unbounded = section.utilization is None and section.row_weight is None and section.max_models is None
-        code = design(
-            config.users,
-            section.attackers,
-            row_weight=section.row_weight,
-            utilization=1 / 3 if unbounded else section.utilization,
-            guarantee=section.guarantee,
-            margin=section.margin,
-            max_models=section.max_models,
-            time_limit=section.time_limit,
-            seed=config.seed,
-            groups=True,
-        ).code
-    if code.n_users != config.users:
-        raise InputError(f"code: {code.n_users} columns, but the run has {config.users} users (set users)")
-    return code
 
 
 def deal_data(config: RunConfig, repeat: int, pair: DatasetPair) -> list[NDArray[np.int64]]:

@@ -14,13 +14,20 @@ from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
 from codeward.attacks import poison_users
 from codeward.experiments._cells import count_cell, draw_attack
-from codeward.experiments._config import RunConfig, load_config
-from codeward.experiments._folder import RunFolder
-from codeward.experiments._records import load_record, load_records, save_record
-from codeward.experiments._revocation import FILE, Outlook, Revocation, load_revocation
 from codeward.experiments._runner import model_seed
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
-from codeward.training import Ensemble, ModelStore, train_ensemble
+from codeward.runs import (
+    Outlook,
+    Revocation,
+    RunConfig,
+    RunFolder,
+    load_config,
+    load_record,
+    load_records,
+    load_revocation,
+    save_record,
+)
+from codeward.training import Ensemble, ModelPlan, ModelStore, drop_users, plan_models, train_ensemble
 
 
 class InheritingStore(ModelStore):
@@ -114,7 +121,7 @@ def _find_device(records: list[dict[str, Any]]) -> str:
 
 
 def _open_state(new: RunFolder, revocation: Revocation, config: RunConfig) -> None:
-    if (new.path / FILE).exists():
+    if new.revocation_file.exists():
         if load_revocation(new.path) != revocation:
             raise InputError(f"{new.path}: holds another state of a run; choose another folder with -o")
         return
@@ -136,7 +143,9 @@ def _train_without(
         users[user] = users[user].take(np.zeros(0, dtype=np.int64))
     seed = model_seed(setting)
     engine = config.training.engine
-    return train_ensemble(users, revocation.plans(seed), setting.training, seed, store, device, engine, progress)
+    return train_ensemble(
+        users, plan_remaining(revocation, seed), setting.training, seed, store, device, engine, progress
+    )
 
 
 def _recount(
@@ -148,3 +157,11 @@ def _recount(
     for figures, group in zip(counted["figures"]["groups"], draw_attack(setting, n_attackers), strict=True):
         figures["revoked"] = revocation.names([user for user in group.attackers if user not in columns])
     return {**counted, "revoked": {"users": revocation.names(revocation.revoked), "state": revocation.digest}}
+
+
+def plan_remaining(revocation: Revocation, seed: int) -> tuple[ModelPlan, ...]:
+    """Return the plan of every row of the code that is left, in the numbers of the original users."""
+    plans = plan_models(revocation.original, seed)
+    for step in revocation.steps:
+        plans = drop_users(plans, step, seed)
+    return plans

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from codeward.certificates import CertifiedCurve
-from codeward.experiments._measure import ALARM
 from codeward.report._evidence import Detection
 from codeward.report._parts import Pictures, count_users, write_figure, write_section
 from codeward.report._run import ReportedRun
@@ -17,6 +16,7 @@ from codeward.report._tables import (
     tabulate_triggered,
     write_table,
 )
+from codeward.runs import ALARM
 
 
 def write_summary(run: ReportedRun) -> str:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, estimate_confusion, load_votes
-from codeward.experiments import RunFolder, name_triggered, read_about
+from codeward.decoding import BayesDecoder, estimate_confusion
+from codeward.runs import Cell, RunFolder
 
 
 @dataclass(frozen=True)
@@ -70,25 +70,18 @@ class CellVotes:
 
 def read_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code) -> CellVotes:
     """Read the vote files of a cell."""
-    about = read_about(place, repeat, n_attackers, code)
-    n_groups = len(about["groups"])
-    names = ["validation", "clean", *(name_triggered(number, n_groups) for number in range(n_groups))]
-    sets = [load_votes(place.votes(repeat, n_attackers, name)) for name in names]
+    cell = Cell(place, repeat, n_attackers)
+    sets = [cell.validation, cell.clean, *cell.triggered]
     pairs = [(found.votes, found.labels) for found in sets if found.labels is not None]
-    if len(pairs) < len(sets):
-        raise InputError(f"{place.path}: the votes of a run need labels to be studied")
     scores = tuple(found.scores for found in sets if found.scores is not None)
-    group: dict[str, Any] = about["groups"][0] if about["groups"] else {"attackers": [], "target": -1}
-    attackers = [user for found in about["groups"] for user in found["attackers"]]
-    reached = np.asarray(code.matrix[:, attackers].any(axis=1))
     return CellVotes(
         code,
-        about["classes"],
+        cell.n_classes,
         pairs[0],
         pairs[1],
         tuple(pairs[2:]),
-        tuple(group["attackers"]),
-        group["target"],
-        reached,
+        cell.groups[0].attackers if cell.groups else (),
+        cell.groups[0].target if cell.groups else -1,
+        cell.reached,
         scores if len(scores) == len(sets) else None,
     )

@@ -27,9 +27,9 @@ from codeward.decoding import (
     roc_curve,
     tracking_score,
 )
-from codeward.experiments import ALARM, RunFolder, share
 from codeward.reproduction._cell_votes import CellVotes, read_cell
 from codeward.reproduction._studies import DESIGNED
+from codeward.runs import ALARM, RunFolder, share
 
 #: Changes when a reader of older files would misread newer ones.
 FORMAT = "codeward-study/1"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from codeward._errors import InputError
-from codeward.experiments import RunConfig
+from codeward.runs import RunConfig
 from codeward.training import PRESETS, TrainingSettings
 
 Study = Literal["figure5", "table1", "past"]

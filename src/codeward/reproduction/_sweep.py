@@ -15,20 +15,17 @@ from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
 from codeward.experiments import (
     Draw,
-    RunConfig,
-    RunFolder,
     Setting,
     ask_cell,
     choose_training,
     deal_data,
     draw_attack,
-    load_config,
-    load_record,
     model_seed,
     prepare_setting,
     record_cell,
 )
 from codeward.reproduction._findings import choose_parts, study_cell
+from codeward.runs import Cell, RunConfig, RunFolder, load_config, load_record
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 
 
@@ -122,11 +119,10 @@ def count_grid(
 ) -> Iterator[tuple[GridCell, dict[str, Any]]]:
     """Yield every cell of a grid that can be had from records or vote files, with its record; nothing is trained."""
     cells = [cell for cell in list_cells(runs, folder) if cell.is_recorded or cell.is_asked]
-    codes = {cell.path: Code.load(cell.place.path / "code.json") for cell in cells}
     with show_progress("counting", len(cells), quiet=not progress) as bar:
         for cell in cells:
             if not cell.is_recorded:
-                record_cell(cell.config, cell.place, cell.repeat, cell.n_attackers, codes[cell.path])
+                record_cell(cell.config, Cell(cell.place, cell.repeat, cell.n_attackers))
             bar.advance(note="cells")
             yield cell, load_record(cell.place.record(cell.repeat, cell.n_attackers))
 

@@ -1,6 +1,6 @@
 """Training on a Ray cluster: the same models, byte for byte, on other machines' cores."""
 
-from codeward.training._ray._address import check_address
+from codeward._ray_address import check_address
 from codeward.training._ray._cluster import Cluster
 from codeward.training._ray._driver import train_on_cluster
 from codeward.training._ray._estimate import announce

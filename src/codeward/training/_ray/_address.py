@@ -2,12 +2,12 @@
 
 import ipaddress
 import os
-import re
 import socket
 import tempfile
 from pathlib import Path
 
 from codeward._errors import InputError
+from codeward._ray_address import check_address
 
 #: Seconds a cluster has to answer. Ray itself would try for more than 100 s.
 _PATIENCE = 5.0
@@ -15,20 +15,6 @@ _PATIENCE = 5.0
 #: How every HTTP/2 (thus gRPC) connection begins: the client's preface and an empty SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS_FRAME = 4
-
-
-def check_address(address: str) -> str:
-    """Return ``local``, ``auto`` or ``HOST:PORT`` as it came; refuse everything else."""
-    if address in ("local", "auto"):
-        return address
-    if address.startswith("ray://"):
-        raise InputError(
-            f"cluster {address}: Ray Client is not supported; run codeward on a machine of the cluster, with HOST:PORT"
-        )
-    match = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})", address, re.ASCII)
-    if match is None or not 0 < int(match[2]) < 65536:
-        raise InputError(f"cluster {address!r}: expected local, auto or HOST:PORT (the head's port is 6379 by default)")
-    return address
 
 
 def find_head(address: str) -> str:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from codeward._errors import InputError
+from codeward._ray_address import check_address
 from codeward.training._jobs import count_workers
-from codeward.training._ray._address import check_address, find_head, is_loopback
+from codeward.training._ray._address import find_head, is_loopback
 
 #: Nothing is reported to anybody. What a person set goes first.
 _SWITCHES = {"RAY_USAGE_STATS_ENABLED": "0"}

@@ -2,17 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
-from codeward.experiments._config import RunConfig, _Section, load_config
-from codeward.federated import FederatedSettings
+from codeward.runs._config import RunConfig, Section, load_config
 
 
-class FederatedSection(_Section):
+class FederatedSection(Section):
     """Rounds, local work and aggregation (see `codeward.federated.FederatedSettings`), and what attackers do."""
 
     rounds: int = Field(default=10, ge=1)
@@ -32,9 +29,9 @@ class FederatedSection(_Section):
         default=None, gt=0, description="Scale of a replacing update; by default the number of users of the model."
     )
 
-    def settings(self) -> FederatedSettings:
-        """Return the part the server decides."""
-        return FederatedSettings(**self.model_dump(exclude={"behaviour", "boost"}))
+    def server_settings(self) -> dict[str, Any]:
+        """Return the part the server decides: keyword arguments of `codeward.federated.FederatedSettings`."""
+        return self.model_dump(exclude={"behaviour", "boost"})
 
 
 class FederatedConfig(RunConfig):
@@ -54,12 +51,3 @@ class FederatedConfig(RunConfig):
 def load_federated_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> FederatedConfig:
     """Read a YAML file (the defaults when there is none) and apply ``key=value`` overrides, as `load_config` does."""
     return load_config(path, overrides, kind=FederatedConfig)
-
-
-def is_federated(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a kept configuration is that of a federated run."""
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return False
-    return isinstance(content, dict) and "federated" in content

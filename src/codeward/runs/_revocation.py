@@ -6,18 +6,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from codeward._errors import InputError
+from codeward._files import write_text_atomic
 from codeward.codes import Code, Inspection, code_to_json, inspect
-from codeward.training import ModelPlan, drop_users, plan_models
+from codeward.runs._records import read_json
+from codeward.runs._run_folder import RunFolder
 
 #: Changes when a reader of older files would misread newer ones.
 FORMAT = "codeward-revocation/1"
-FILE = "revocation.json"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Revocation:
     """A code from which users were removed, one step after another.
 
     Sub-models keep the user numbers of the original code: a model's seed and key come from them, so that removing one
-    user leaves the models of the others as they are, byte for byte (DESIGN.md, "Sub-models are content-addressed").
+    user leaves the models of the others as they are, byte for byte (isolation, see docs/theory.md).
 
     Attributes
     ----------
@@ -92,19 +92,10 @@ class Revocation:
             raise InputError("these are all the users; nothing would be left to train on")
         return Revocation(self.original, (*self.steps, step))
 
-    def plans(self, seed: int) -> tuple[ModelPlan, ...]:
-        """Return the plan of every row of `code`, in the numbers of ``original``."""
-        plans = plan_models(self.original, seed)
-        for step in self.steps:
-            plans = drop_users(plans, step, seed)
-        return plans
-
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``revocation.json`` into a run folder."""
-        from codeward._files import write_text_atomic
-
-        content = {"format": FORMAT, "original": code_to_json(self.original), "steps": [list(s) for s in self.steps]}
-        write_text_atomic(Path(folder) / FILE, json.dumps(content, indent=1) + "\n")
+        content = {"format": FORMAT, "original": code_to_json(self.original), "steps": self.steps}
+        write_text_atomic(RunFolder(folder).revocation_file, json.dumps(content, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -159,32 +150,29 @@ class Outlook:
 
 def load_revocation(folder: str | os.PathLike[str]) -> Revocation:
     """Return who is revoked in a run folder; nobody where it has no ``revocation.json``."""
-    place = Path(folder)
-    code = Code.load(place / "code.json")
-    file = place / FILE
+    place = RunFolder(folder)
+    file = place.revocation_file
     if not file.exists():
-        return Revocation(code)
+        return Revocation(place.code)
+    content = read_json(file)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"{file}: not a {FORMAT} file")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise InputError(f"{file}: not a {FORMAT} file")
         original = content["original"]
         steps = tuple(tuple(int(user) for user in step) for step in content["steps"])
         whole = Code(original["matrix"], original["users"], original["models"], original["construction"])
         found = Revocation(whole, steps)
-        matches = found.code == code
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
+        matches = found.code == place.code
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
     if not matches:
-        raise InputError(f"{place}: code.json is not what {FILE} says is left; was the folder edited?")
+        raise InputError(f"{folder}: code.json is not what {file.name} says is left; was the folder edited?")
     return found
 
 
 def foresee_revocation(folder: str | os.PathLike[str], users: Sequence[str]) -> Outlook:
     """Verify what revoking these users (by name, or number where there are no names) would leave; change nothing."""
-    if not Path(folder, "code.json").is_file():
+    if not RunFolder(folder).code_file.is_file():
         raise InputError(f"{folder}: not a run folder (no code.json)")
     before = load_revocation(folder)
     after = before.add(users)

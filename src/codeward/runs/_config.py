@@ -11,17 +11,22 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from codeward._errors import InputError
-from codeward.attacks import FRACTION
-from codeward.training import check_address
+from codeward._ray_address import check_address
 
-#: Share of an attacker's data that is poisoned, where the paper's 5% (`codeward.attacks.FRACTION`) is too little.
+#: Share of an attacker's data that is poisoned in the paper.
+FRACTION = 0.05
+
+#: The same where the paper's 5% are too little.
 #: An attacker of digits holds about 105 images; 5% of them, 5 images, plant a trigger that hit models obey on 40% of
 #: the inputs only. Measured, 12 users, 20 epochs: 40% at 0.05, 61% at 0.10, 87% at 0.20 (code d), 93 to 97% at 0.35,
 #: 98.5 to 99.7% at 0.5 (code c). The paper's setting is an attack that works (99%).
 FRACTIONS: dict[str, float] = {"digits": 0.5}
 
+#: Longest and deepest YAML that is read.
+MAX_BYTES, MAX_DEPTH = 2**18, 20
 
-class _Section(BaseModel):
+
+class Section(BaseModel):
     """Unknown keys are mistakes, and a configuration does not change once it is read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -37,8 +42,8 @@ class _Section(BaseModel):
         return content
 
 
-class SplitSection(_Section):
-    """How training data are dealt to users."""
+class SplitSection(Section):
+    """How training data are split among users."""
 
     kind: Literal["iid", "dirichlet", "groups"] = "iid"
     alpha: float | None = Field(
@@ -52,7 +57,7 @@ class SplitSection(_Section):
         return self
 
 
-class CodeSection(_Section):
+class CodeSection(Section):
     """Where the code comes from: a file, one of the paper's by name, or the designer."""
 
     file: Path | None = None
@@ -76,7 +81,7 @@ class CodeSection(_Section):
         return self
 
 
-class AttackSection(_Section):
+class AttackSection(Section):
     """Who attacks and how. Attackers of one repeat are nested: 1 within 2 within 3."""
 
     attackers: tuple[int, ...] = Field(
@@ -99,7 +104,7 @@ class AttackSection(_Section):
         return self
 
 
-class TrainingSection(_Section):
+class TrainingSection(Section):
     """Overrides of the data set's recipe (see `codeward.training.PRESETS`)."""
 
     architecture: str | None = None
@@ -113,7 +118,7 @@ class TrainingSection(_Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
-class DecoderSection(_Section):
+class DecoderSection(Section):
     """Assumptions of the Bayes decoder; the paper's by default."""
 
     attack_rate: float = Field(default=0.5, ge=0, le=1)
@@ -121,7 +126,7 @@ class DecoderSection(_Section):
     max_attackers: int = Field(default=3, ge=0, description="Prior of the number of attackers: uniform on 0 .. this.")
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """One run of the main job: data, users, code, attack, training, decoding, all from one seed."""
 
     dataset: str = "digits"
@@ -179,6 +184,16 @@ class RunConfig(_Section):
         content: dict[str, Any] = self.model_dump(mode="json")
         return content | {"data_dir": None, "store": None, "cluster": None}
 
+    def differences(self, other: "RunConfig") -> list[str]:
+        """Say in which settings that decide figures another configuration differs, one text a setting."""
+        here, there = _flatten(self.model_dump(mode="json")), _flatten(other.model_dump(mode="json"))
+        free = ("data_dir", "store", "cluster", "repeats", "attack.attackers")
+        return [
+            f"{key}: {json.dumps(here.get(key))} here, {json.dumps(there.get(key))} there"
+            for key in dict.fromkeys([*here, *there])
+            if key not in free and here.get(key) != there.get(key)
+        ]
+
     def to_yaml(self) -> str:
         """Return the resolved configuration as YAML that `load_config` reads back."""
         text: str = yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
@@ -215,12 +230,7 @@ def load_config(
     content: Any = {}
     if path is not None:
         file = Path(path)
-        if not file.is_file():
-            raise InputError(f"{file}: no such configuration file")
-        try:
-            content = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader) or {}
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"{file}: not readable as YAML: {' '.join(str(error).split())}") from error
+        content = read_yaml(file) or {}
         if not isinstance(content, dict):
             raise InputError(f"{file}: expected keys and values, found a {type(content).__name__}")
         if "federated" in content and "federated" not in kind.model_fields:
@@ -238,11 +248,39 @@ def load_config(
         raise InputError(where + "; ".join(problems)) from error
 
 
+def read_yaml(path: str | os.PathLike[str]) -> Any:
+    """Read a small YAML file, from whomever it is: what is too long, too deep or repeated by aliases is refused."""
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"{file}: no such configuration file")
+    with file.open("rb") as handle:
+        content = handle.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{file}: more than {MAX_BYTES} bytes is no configuration")
+    try:
+        return yaml.load(content.decode(), Loader=_Loader)
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"{file}: not readable as YAML: {' '.join(str(error).split())}") from error
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, which takes the last of two equal keys in silence; here two are a mistake."""
+    """YAML's safe loader without what turns a small file into a large object, and with equal keys refused."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node; aliases, and nesting deeper than any configuration has, are mistakes."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported")
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH}")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping, and refuse a key that stands there twice."""
+        """Build a mapping, and refuse a key that stands there twice: the safe loader takes the last in silence."""
         seen = set()
         for key, _ in node.value:
             name = getattr(key, "value", None)
@@ -252,8 +290,15 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _flatten(content: dict[str, Any], head: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat |= _flatten(value, f"{head}{key}.") if isinstance(value, dict) else {head + key: value}
+    return flat
+
+
 def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, _Section)
+    return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
@@ -269,7 +314,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
         if not isinstance(place, dict):
             raise InputError(f"--set {override}: {section} is not a section")
     try:
-        place[last] = yaml.safe_load(text)
+        place[last] = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise InputError(f"--set {override}: the value is not readable as YAML") from error
 

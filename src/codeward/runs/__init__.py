@@ -1,0 +1,134 @@
+"""A run on disk: its configuration, its folder, its cells, their records. Nothing here trains or imports torch.
+
+A *run* is a folder (`RunFolder`): configuration, code, and a *cell* (`Cell`) for every repeat and number of attackers.
+A cell has vote files, a JSON file that says what they are and which models gave them, and a record with figures. All
+that writes runs (``run``, ``reproduce``, ``federate``, ``revoke``) and all that reads them (``report``, ``serve``,
+``ledger``) goes through this package; nobody else spells a path.
+
+>>> import tempfile
+>>> import numpy as np
+>>> from codeward.decoding import VoteSet
+>>> from codeward.runs import Cell, RunConfig, RunFolder, describe_machine, list_cells, rate, share
+>>> config = RunConfig(users=12, code={"name": "d"}, attack={"attackers": [0]})
+>>> folder = RunFolder(tempfile.mkdtemp())
+>>> code = folder.open(config)  # finds the code; writes config.yaml and code.json
+>>> says = VoteSet(np.tile([[0], [1], [1]], code.n_models), labels=np.array([0, 1, 1]))
+>>> about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
+>>> cell = Cell(folder, repeat=0, n_attackers=0).save_votes({"validation": says, "clean": says}, about)
+>>> cell.decoder().decode(cell.clean.votes).labels.tolist()
+[0, 1, 1]
+>>> figures = {"clean": {"all": {"bayes": share(3, 3)}}, "groups": []}
+>>> _ = cell.save_record(config, {"code_digest": code.digest, "training": {}, "figures": figures})
+>>> [(cell.name, rate(cell.record["figures"]["clean"]["all"]["bayes"])) for cell in list_cells(folder)]
+[('repeat0-attackers0', 1.0)]
+
+Names below are imported on first use: a mistake in a configuration is told before anything heavy is loaded.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "ALARM": "_records",
+    "FRACTION": "_config",
+    "FRACTIONS": "_config",
+    "AttackSection": "_config",
+    "Cell": "_cell",
+    "CodeSection": "_config",
+    "DecoderSection": "_config",
+    "FederatedConfig": "_federated_config",
+    "FederatedSection": "_federated_config",
+    "Outlook": "_revocation",
+    "Revocation": "_revocation",
+    "RunConfig": "_config",
+    "RunFolder": "_run_folder",
+    "SimulatedAttack": "_cell",
+    "SplitSection": "_config",
+    "TrainingSection": "_config",
+    "describe_machine": "_records",
+    "find_cell": "_cell",
+    "find_code": "_run_folder",
+    "foresee_revocation": "_revocation",
+    "list_cells": "_cell",
+    "load_config": "_config",
+    "load_federated_config": "_federated_config",
+    "load_record": "_records",
+    "load_records": "_records",
+    "load_revocation": "_revocation",
+    "name_triggered": "_cell",
+    "rate": "_records",
+    "read_json": "_records",
+    "save_record": "_records",
+    "share": "_records",
+}
+
+__all__ = [
+    "ALARM",
+    "FRACTION",
+    "FRACTIONS",
+    "AttackSection",
+    "Cell",
+    "CodeSection",
+    "DecoderSection",
+    "FederatedConfig",
+    "FederatedSection",
+    "Outlook",
+    "Revocation",
+    "RunConfig",
+    "RunFolder",
+    "SimulatedAttack",
+    "SplitSection",
+    "TrainingSection",
+    "describe_machine",
+    "find_cell",
+    "find_code",
+    "foresee_revocation",
+    "list_cells",
+    "load_config",
+    "load_federated_config",
+    "load_record",
+    "load_records",
+    "load_revocation",
+    "name_triggered",
+    "rate",
+    "read_json",
+    "save_record",
+    "share",
+]
+
+if TYPE_CHECKING:
+    from codeward.runs._cell import Cell, SimulatedAttack, find_cell, list_cells, name_triggered
+    from codeward.runs._config import (
+        FRACTION,
+        FRACTIONS,
+        AttackSection,
+        CodeSection,
+        DecoderSection,
+        RunConfig,
+        SplitSection,
+        TrainingSection,
+        load_config,
+    )
+    from codeward.runs._federated_config import FederatedConfig, FederatedSection, load_federated_config
+    from codeward.runs._records import (
+        ALARM,
+        describe_machine,
+        load_record,
+        load_records,
+        rate,
+        read_json,
+        save_record,
+        share,
+    )
+    from codeward.runs._revocation import Outlook, Revocation, foresee_revocation, load_revocation
+    from codeward.runs._run_folder import RunFolder, find_code
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"codeward.runs.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'codeward.runs' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,366 @@
+"""One cell of a run, a repeat with a number of attackers: its votes, what they are votes of, and its record."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._files import write_text_atomic
+from codeward.codes import Code
+from codeward.decoding import BayesDecoder, VoteSet, estimate_confusion, load_votes, save_votes
+from codeward.runs._config import DecoderSection, RunConfig
+from codeward.runs._federated_config import FederatedConfig
+from codeward.runs._records import check_keys, load_record, read_json, save_record
+from codeward.runs._run_folder import RunFolder, name_cell
+
+if TYPE_CHECKING:
+    from codeward.certificates import Threat
+
+#: Changes when a reader of older files would misread newer ones.
+FORMAT = "codeward-cell/1"
+
+_NEEDED_ABOUT = ("code_digest", "classes", "training", "groups", "hardware")
+_NEEDED_RECORD = ("repeat", "n_attackers", "seed", "config", "config_digest", "code_digest", "training", "figures")
+
+
+@dataclass(frozen=True)
+class SimulatedAttack:
+    """One attacking group of a cell.
+
+    Attributes
+    ----------
+    attackers : tuple of int
+        Columns of the code; those who were revoked are left out.
+    target : int
+        The label the trigger stands for.
+    targets : tuple of int or None
+        Where every model has a target of its own (federated attacks): one a model.
+    """
+
+    attackers: tuple[int, ...]
+    target: int
+    targets: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One repeat of a run under one number of attackers; each has its own models.
+
+    Everything is read when it is first asked for, and checked: files that do not belong together are an `InputError`.
+    A cell may have vote files and no record yet (it was not counted), or a record alone.
+
+    Attributes
+    ----------
+    folder : RunFolder
+    repeat, n_attackers : int
+
+    Examples
+    --------
+    >>> cell = Cell(RunFolder("runs/digits"), repeat=0, n_attackers=3)
+    >>> cell.name, cell.has_record, cell.has_votes
+    ('repeat0-attackers3', False, False)
+    """
+
+    folder: RunFolder
+    repeat: int
+    n_attackers: int
+
+    @property
+    def name(self) -> str:
+        """Name that all files of the cell share."""
+        return name_cell(self.repeat, self.n_attackers)
+
+    @property
+    def has_votes(self) -> bool:
+        """Whether the vote files are there, and what says what they are."""
+        return self.folder.about(self.repeat, self.n_attackers).is_file()
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the votes were counted."""
+        return self.folder.record(self.repeat, self.n_attackers).is_file()
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What the vote files are: the JSON beside them, checked to be of the folder's code."""
+        file = self.folder.about(self.repeat, self.n_attackers)
+        about = read_json(file)
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            raise InputError(f"{file}: not a {FORMAT} file")
+        check_keys(about, _NEEDED_ABOUT, f"{file}: it")
+        if about["code_digest"] != self.folder.code.digest:
+            raise InputError(f"{file}: votes of another code than {self.folder.code_file}; was the folder edited?")
+        return about
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The cell's record, checked to be of the folder's code."""
+        file = self.folder.record(self.repeat, self.n_attackers)
+        record = load_record(file)
+        check_keys(record, _NEEDED_RECORD, f"{file}: a record")
+        if (record["repeat"], record["n_attackers"]) != (self.repeat, self.n_attackers):
+            raise InputError(f"{file}: a record of another cell")
+        if record["code_digest"] != self.folder.code.digest:
+            raise InputError(f"{self.folder.path}: code.json is not the code of the records; was the folder edited?")
+        return record
+
+    @property
+    def code(self) -> Code:
+        """The code whose rows the models are."""
+        return self.folder.code
+
+    @property
+    def id(self) -> str:
+        """Name of these models in a ledger; it tells them from all others, also from before a revocation."""
+        name = f"{self.record['config_digest'][:16]}/{self.name}"
+        revoked = self.record.get("revoked")
+        return f"{name}/without-{revoked['state'][:16]}" if revoked else name
+
+    @property
+    def threat(self) -> "Threat":
+        """What users could do to a model they reach: anything where they sent updates."""
+        return "arbitrary" if "federated" in self.record else "deterministic"
+
+    # What the models are.
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes c."""
+        return int(self.about["classes"])
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, where the data have any."""
+        names = self.about.get("class_names")
+        return tuple(map(str, names)) if names else None
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Keyword arguments of the `codeward.training.TrainingSettings` of the models; normalisation is among them."""
+        settings: dict[str, Any] = self.about["training"]
+        return settings
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the cell says which models of the store gave its votes; those of older versions do not."""
+        return self.has_votes and bool(self._find_keys())
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the models in the store, one a row of the code."""
+        keys = self._find_keys()
+        if not keys:
+            raise InputError(
+                f"{self.folder.path}: {self.name} does not say which models it has (made by an older version); "
+                f"{advise(self.folder)} writes it, and trains what is missing"
+            )
+        if len(keys) != self.code.n_models:
+            raise InputError(f"{self.folder.path}: {self.name}: {len(keys)} models for {self.code.n_models} rows")
+        return keys
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images the models take."""
+        try:
+            channels, height, width = (int(size) for size in self.about["shape"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{self.folder.path}: {self.name} does not say what its models take (made by an older version); "
+                f"{advise(self.folder)} writes it"
+            ) from error
+        return channels, height, width
+
+    def _find_keys(self) -> tuple[str, ...]:
+        keys = self.about.get("keys")
+        if not keys and self.has_record:
+            keys = self.record.get("federated", {}).get("keys")  # where earlier versions kept those of a federation
+        return tuple(map(str, keys or ()))
+
+    # What they say.
+
+    def load_votes(self, inputs: str) -> VoteSet:
+        """Return the votes on ``validation``, ``clean``, ``triggered``, ... inputs; labels are there."""
+        file = self.folder.votes(self.repeat, self.n_attackers, inputs)
+        known = self.about.get("digests", {}).get(inputs)
+        if known is not None and _hash_file(file) != known:
+            raise InputError(
+                f"{file}: not the file that {self.name} was made with; {advise(self.folder)} makes it again"
+            )
+        found = load_votes(file)
+        if found.labels is None:
+            raise InputError(f"{file}: the votes of a run have labels")
+        if found.votes.shape[1] != self.code.n_models:
+            raise InputError(f"{file}: votes of {found.votes.shape[1]} models, the code has {self.code.n_models}")
+        if max(int(found.votes.max(initial=0)), int(found.labels.max(initial=0))) >= self.n_classes:
+            raise InputError(f"{file}: votes of more than {self.n_classes} classes")
+        return found
+
+    @cached_property
+    def validation(self) -> VoteSet:
+        """Votes on the half of the test set from which confusion is estimated."""
+        return self.load_votes("validation")
+
+    @cached_property
+    def clean(self) -> VoteSet:
+        """Votes on the half of the test set on which figures are taken."""
+        return self.load_votes("clean")
+
+    @cached_property
+    def triggered(self) -> tuple[VoteSet, ...]:
+        """Votes on the same half with the trigger of each attacking group."""
+        return tuple(self.load_votes(name_triggered(number, len(self.groups))) for number in range(len(self.groups)))
+
+    @cached_property
+    def groups(self) -> tuple[SimulatedAttack, ...]:
+        """Who attacks, group by group; none in a cell without attackers."""
+        return tuple(
+            SimulatedAttack(tuple(group["attackers"]), group["target"], tuple(group.get("targets") or ()) or None)
+            for group in self.about["groups"]
+        )
+
+    @property
+    def reached(self) -> NDArray[np.bool_]:
+        """Models that some attacker of any group feeds, shape (m,)."""
+        return self.code.pattern(user for group in self.groups for user in group.attackers)
+
+    @cached_property
+    def confusion(self) -> NDArray[np.float64]:
+        """Confusion matrices of the validation half, shape (m, c, c)."""
+        assert self.validation.labels is not None
+        return estimate_confusion(self.validation.votes, self.validation.labels, self.n_classes)
+
+    @property
+    def assumptions(self) -> dict[str, Any]:
+        """What the run assumes about attacks: keyword arguments of `BayesDecoder`."""
+        section = DecoderSection(**self.record["config"]["decoder"]) if self.has_record else self.folder.config.decoder
+        size = section.max_attackers + 1
+        return {
+            "attack_rate": section.attack_rate,
+            "success_rate": section.success_rate,
+            "attackers_prior": (1 / size,) * size,
+        }
+
+    def decoder(self, **changes: Any) -> BayesDecoder:
+        """Return the run's decoder, with its assumptions save those given."""
+        return BayesDecoder(self.code, self.confusion, **(self.assumptions | changes))
+
+    # Writing.
+
+    def save_votes(self, votes: Mapping[str, VoteSet], about: Mapping[str, Any]) -> "Cell":
+        """Write vote files and, last, what they are; return the cell as it is now.
+
+        Parameters
+        ----------
+        votes : mapping of str to VoteSet
+            By inputs: ``validation``, ``clean``, and `name_triggered` of every group.
+        about : mapping
+            ``classes``, ``training``, ``groups``, ``hardware``, ``versions``, ``work``; for serving ``keys``, ``shape``
+            and, where there are any, ``class_names``.
+        """
+        file = self.folder.about(self.repeat, self.n_attackers)
+        file.unlink(missing_ok=True)  # it must never vouch for other files than those it was written after
+        digests = {}
+        for inputs, given in votes.items():
+            target = self.folder.votes(self.repeat, self.n_attackers, inputs)
+            save_votes(target, given.votes, given.labels, given.confusion, given.scores)
+            digests[inputs] = _hash_file(target)
+        content = {
+            "format": FORMAT,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "code_digest": self.folder.code.digest,
+            **about,
+            "digests": digests,
+        }
+        write_text_atomic(file, json.dumps(content, indent=1) + "\n")
+        return Cell(self.folder, self.repeat, self.n_attackers)
+
+    def save_record(self, config: RunConfig, content: Mapping[str, Any]) -> "Cell":
+        """Write the record: configuration and seed of the run, and ``content``; return the cell as it is now."""
+        record = {
+            "repeat": self.repeat,
+            "n_attackers": self.n_attackers,
+            "seed": config.seed,
+            "config": config.described(),
+            "config_digest": config.digest,
+            **content,
+        }
+        save_record(record, self.folder.record(self.repeat, self.n_attackers))
+        return Cell(self.folder, self.repeat, self.n_attackers)
+
+
+def name_triggered(group: int, n_groups: int) -> str:
+    """Return the name, among the vote files of a cell, of the inputs with one group's trigger.
+
+    Examples
+    --------
+    >>> name_triggered(0, 1), name_triggered(1, 2)
+    ('triggered', 'triggered1')
+    """
+    return "triggered" if n_groups == 1 else f"triggered{group}"
+
+
+def list_cells(folder: str | os.PathLike[str] | RunFolder) -> list[Cell]:
+    """Return the cells of a run folder that have a record, by repeat and number of attackers.
+
+    Raises
+    ------
+    InputError
+        When it is no run folder, holds no record, or records of several configurations or another code.
+
+    Examples
+    --------
+    >>> list_cells("no/such/folder")
+    Traceback (most recent call last):
+    ...
+    codeward._errors.InputError: no/such/folder: no such folder
+    """
+    place = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+    path = place.path
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder")
+    if not place.code_file.is_file() or not place.config_file.is_file():
+        raise InputError(f"{path}: not a run folder (no code.json and config.yaml); `codeward run -o DIR` makes one")
+    cells = [Cell(place, *found) for found in place.list_records()]
+    if not cells:
+        raise InputError(f"{path}: no records yet; {advise(place)} finishes the run")
+    if len({cell.record["config_digest"] for cell in cells}) > 1:
+        raise InputError(f"{path}: holds records of different configurations; one run at a time")
+    return cells
+
+
+def find_cell(folder: str | os.PathLike[str] | RunFolder, repeat: int = 0, n_attackers: int | None = None) -> Cell:
+    """Return one cell of a run folder that has a record; without a number of attackers the one with the most."""
+    cells = [cell for cell in list_cells(folder) if cell.repeat == repeat]
+    if n_attackers is not None:
+        cells = [cell for cell in cells if cell.n_attackers == n_attackers]
+    if not cells:
+        many = "" if n_attackers is None else f" with {n_attackers} attackers"
+        path = folder.path if isinstance(folder, RunFolder) else folder
+        raise InputError(f"{path}: no record of repeat {repeat}{many}")
+    return cells[-1]
+
+
+def advise(folder: RunFolder) -> str:
+    """Return the command that makes what a run folder lacks."""
+    try:
+        federated = isinstance(folder.config, FederatedConfig)
+    except InputError:
+        federated = False
+    return f"`codeward {'federate simulate' if federated else 'run'} {folder.config_file} -o {folder.path}`"
+
+
+def _hash_file(file: Path) -> str:
+    try:
+        with file.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{file}: not readable ({error.strerror})") from error

@@ -1,0 +1,135 @@
+"""Records of runs: one JSON file each, with versions, seeds, configuration, and figures with their denominators."""
+
+import json
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from codeward._errors import InputError
+from codeward._files import write_text_atomic
+from codeward._version import __version__
+
+#: Changes when a reader of older records would misread newer ones.
+FORMAT = "codeward-record/1"
+
+#: An input is called attacked when its attack probability passes this; the prior is even at the default attack rate.
+ALARM = 0.5
+
+#: Longer JSON files are refused; a record of a federation with many rounds has a few hundred kB.
+MAX_BYTES = 64 * 2**20
+
+_PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn")
+
+
+def share(count: int, total: int) -> dict[str, int]:
+    """Return a figure that says what it is a fraction of.
+
+    Examples
+    --------
+    >>> share(9, 12)
+    {'count': 9, 'of': 12}
+    """
+    return {"count": int(count), "of": int(total)}
+
+
+def rate(figure: dict[str, int]) -> float:
+    """Return the value of a `share`; nan when it is a fraction of nothing.
+
+    Examples
+    --------
+    >>> rate({"count": 9, "of": 12})
+    0.75
+    """
+    return figure["count"] / figure["of"] if figure["of"] else float("nan")
+
+
+def describe_machine(device: str, gpu: str | None = None) -> dict[str, Any]:
+    """Return versions and hardware, for the record.
+
+    Parameters
+    ----------
+    device : str
+        What trained the models, as torch names it.
+    gpu : str, optional
+        Name of the GPU, where it was one.
+
+    Examples
+    --------
+    >>> describe_machine("cpu")["hardware"]["device"]
+    'cpu'
+    """
+    # Not from the package's metadata: a tree that was copied somewhere has none.
+    versions = {"python": platform.python_version(), "codeward": __version__}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    hardware: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count(), "device": device}
+    if gpu is not None:
+        hardware["gpu"] = gpu
+    return {"versions": versions, "hardware": hardware}
+
+
+def save_record(record: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a record atomically; see `load_record`."""
+    write_text_atomic(path, json.dumps({"format": FORMAT, **record}, indent=1) + "\n")
+
+
+def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a record; a file of another kind is refused by name.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp(), "record.json")
+    >>> save_record({"repeat": 0, "n_attackers": 3}, file)
+    >>> load_record(file)["n_attackers"]
+    3
+    """
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise InputError(f"{path}: not a {FORMAT} file")
+    for key in ("repeat", "n_attackers"):
+        if key in record and (not isinstance(record[key], int) or record[key] < 0):
+            raise InputError(f"{path}: {key}: expected a number, got {record[key]!r:.40}")
+    return record
+
+
+def load_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read all records of a run folder, in order of repeat and number of attackers.
+
+    Examples
+    --------
+    >>> load_records("no/such/folder")
+    []
+    """
+    found = [load_record(file) for file in sorted(Path(folder, "records").glob("*.json"))]
+    for record in found:
+        check_keys(record, ("repeat", "n_attackers"), f"{folder}: a record")
+    return sorted(found, key=lambda record: (record["repeat"], record["n_attackers"]))
+
+
+def check_keys(content: dict[str, Any], needed: Iterable[str], what: str) -> None:
+    """Refuse what lacks one of these keys."""
+    missing = [key for key in needed if key not in content]
+    if missing:
+        raise InputError(f"{what} lacks {', '.join(missing)}")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file of moderate size, from whomever it is."""
+    file = Path(path)
+    try:
+        with file.open("rb") as handle:
+            content = handle.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise InputError(f"{file}: more than {MAX_BYTES} bytes")
+        return json.loads(content.decode())
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{file}: not readable ({error})") from error

@@ -1,0 +1,211 @@
+"""The run folder: where everything of a run is kept. No other module spells these paths."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from codeward._errors import InputError
+from codeward._files import write_text_atomic
+from codeward.codes import Code, design, named_code
+from codeward.runs._config import RunConfig, load_config, read_yaml
+from codeward.runs._federated_config import FederatedConfig
+from codeward.runs._records import load_record
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a run keeps, in one folder: of `codeward run`, `reproduce`, `federate` and `revoke` alike.
+
+    ``config.yaml``, ``code.json``, and folders ``records`` (one a cell), ``votes`` (vote files of a cell, and a JSON
+    file that says what they are and which models gave them), ``gallery``, ``studies``, ``plots`` and ``store``.
+
+    Attributes
+    ----------
+    path : Path
+
+    Examples
+    --------
+    >>> RunFolder("runs/digits").record(0, 3).as_posix()
+    'runs/digits/records/repeat0-attackers3.json'
+    """
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "path", Path(path))
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def code_file(self) -> Path:
+        """The code, of the users that are left."""
+        return self.path / "code.json"
+
+    @property
+    def revocation_file(self) -> Path:
+        """Who was revoked; absent where nobody was."""
+        return self.path / "revocation.json"
+
+    @property
+    def plots(self) -> Path:
+        """Folder of plots."""
+        return self.path / "plots"
+
+    def record(self, repeat: int, n_attackers: int) -> Path:
+        """Return the file of one record."""
+        return self.path / "records" / f"{name_cell(repeat, n_attackers)}.json"
+
+    def votes(self, repeat: int, n_attackers: int, inputs: str) -> Path:
+        """Return a vote file of one cell, of ``validation``, ``clean`` or ``triggered`` inputs."""
+        return self.path / "votes" / f"{name_cell(repeat, n_attackers)}-{inputs}.npz"
+
+    def about(self, repeat: int, n_attackers: int) -> Path:
+        """Return the file that says what the vote files of one cell are; it is written after them."""
+        return self.path / "votes" / f"{name_cell(repeat, n_attackers)}.json"
+
+    def gallery(self, repeat: int, n_attackers: int) -> Path:
+        """Return the file of example inputs of one cell."""
+        return self.path / "gallery" / f"{name_cell(repeat, n_attackers)}.npz"
+
+    def study(self, repeat: int, n_attackers: int) -> Path:
+        """Return the file of one study."""
+        return self.path / "studies" / f"{name_cell(repeat, n_attackers)}.json"
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration; a `FederatedConfig` where the run was federated."""
+        content = read_yaml(self.config_file)
+        federated = isinstance(content, dict) and "federated" in content
+        return load_config(self.config_file, kind=FederatedConfig if federated else RunConfig)
+
+    @cached_property
+    def code(self) -> Code:
+        """The code in ``code.json``."""
+        return Code.load(self.code_file)
+
+    @property
+    def store(self) -> Path:
+        """The model store: the configuration's, the folder's own, or that of the grid the folder lies in."""
+        chosen = self.config.store if self.config_file.exists() else None
+        own = self.path / "store"
+        around = [self.path.resolve().parents[level] / "store" for level in range(2)]
+        return chosen or next((place for place in (own, *around) if place.is_dir()), own)
+
+    def list_records(self) -> list[tuple[int, int]]:
+        """Return repeat and number of attackers of every record, in order."""
+        return _list_cells(self.path / "records")
+
+    def list_votes(self) -> list[tuple[int, int]]:
+        """Return repeat and number of attackers of every cell with vote files, in order."""
+        return _list_cells(self.path / "votes")
+
+    def open(self, config: RunConfig) -> Code:
+        """Make the folder, or check that it holds this very run; return its code.
+
+        The code is found once and kept, so that a resumed run goes on with the same one. Nothing is written before the
+        code is found, so that a mistake leaves no folder; a folder in which no cell was finished is taken over.
+        """
+        begun = bool(self.list_records() or self.list_votes())
+        known = self.config if self.config_file.exists() else None
+        if known is None and begun:
+            raise InputError(f"{self.path}: holds cells but no config.yaml, so it is no run; choose another folder")
+        if known is None and self.code_file.exists():
+            raise InputError(f"{self.path}: holds a code but no config.yaml, so it is no run; choose another folder")
+        if known is not None and (type(known) is not type(config) or known.digest != config.digest):
+            if begun:
+                changes = "; ".join(config.differences(known)) or "federated here or there only"
+                raise InputError(
+                    f"{self.path}: holds another run ({changes}); choose another folder with -o, or --force "
+                    "moves this one aside"
+                )
+            known = None
+            self.code_file.unlink(missing_ok=True)
+        code = self.code if self.code_file.exists() else find_code(config)
+        if begun:
+            self._compare(code)
+        # The code comes last, so that a folder with a code always says whose it is. A run that has grown says so, and
+        # one that is asked for fewer of its cells this time keeps the others.
+        whole = config if known is None else _join(known, config)
+        if known != whole:
+            write_text_atomic(self.config_file, whole.to_yaml())
+        if not self.code_file.exists():
+            code.save(self.code_file)
+        return code
+
+    def move_aside(self) -> Path | None:
+        """Rename the folder, so that another run can have its place; return its new name, None without a folder."""
+        if not self.path.exists():
+            return None
+        number = 1
+        while (target := self.path.with_name(f"{self.path.name}.{number}")).exists():
+            number += 1
+        return self.path.rename(target)
+
+    def _compare(self, code: Code) -> None:
+        """Refuse records of another code: they must not stand beside new ones."""
+        for cell in self.list_records():
+            file = self.record(*cell)
+            if load_record(file).get("code_digest") != code.digest:
+                raise InputError(f"{file}: a record of another code than {self.code_file}; was the folder edited?")
+
+
+def name_cell(repeat: int, n_attackers: int) -> str:
+    """Return the name that all files of a cell share."""
+    return f"repeat{repeat}-attackers{n_attackers}"
+
+
+def find_code(config: RunConfig) -> Code:
+    """Load, look up or design the code of a run; it must have one column a user.
+
+    Examples
+    --------
+    >>> from codeward.runs import RunConfig
+    >>> find_code(RunConfig(code={"name": "d"})).matrix.shape
+    (6, 12)
+    """
+    section = config.code
+    if section.file is not None:
+        code = Code.load(section.file)
+    elif section.name is not None:
+        code = named_code(section.name)
+    else:
+        # A third of the users a model, like the paper's code c, unless told otherwise.
+        unbounded = section.utilization is None and section.row_weight is None and section.max_models is None
+        code = design(
+            config.users,
+            section.attackers,
+            row_weight=section.row_weight,
+            utilization=1 / 3 if unbounded else section.utilization,
+            guarantee=section.guarantee,
+            margin=section.margin,
+            max_models=section.max_models,
+            time_limit=section.time_limit,
+            seed=config.seed,
+            groups=True,
+        ).code
+    if code.n_users != config.users:
+        raise InputError(f"code: {code.n_users} columns, but the run has {config.users} users (set users)")
+    return code
+
+
+def _list_cells(folder: Path) -> list[tuple[int, int]]:
+    def find() -> Iterator[tuple[int, int]]:
+        for file in folder.glob("repeat*-attackers*.json"):
+            match = re.fullmatch(r"repeat(\d{1,9})-attackers(\d{1,9})\.json", file.name)
+            if match is not None:
+                yield int(match[1]), int(match[2])
+
+    return sorted(find())
+
+
+def _join(known: RunConfig, config: RunConfig) -> RunConfig:
+    """Return the run with the cells of both."""
+    attackers = tuple(sorted({*known.attack.attackers, *config.attack.attackers}))
+    attack = config.attack.model_copy(update={"attackers": attackers})
+    return config.model_copy(update={"attack": attack, "repeats": max(known.repeats, config.repeats)})
