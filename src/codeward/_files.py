@@ -1,31 +1,57 @@
-"""Files: atomic writing (a reader sees the old file or the whole new one) and reading that a stranger cannot abuse.
+"""Files that can be trusted neither to be whole nor to be kind: atomic writes, and readers with a bound.
 
-The readers raise `InputError` with one line that names the file, and never use more memory than they announce.
+A reader here takes no more memory than its limit and what a file announces, checks that the file keeps to it, and
+raises one line of `InputError` for everything that is wrong with a file.
 """
 
+import ast
 import json
+import math
 import os
-import tempfile
-from collections.abc import Callable
-from math import prod
+import re
+import secrets
+import socket
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from codeward._errors import InputError
+from codeward._errors import InputError, TooLargeError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+AnyPath = str | os.PathLike[str]
+
+#: Bytes that are read from one file, or unpacked from it, unless the caller knows better.
+LARGEST_FILE = 2 << 30
+#: Bytes of a JSON file.
+LARGEST_JSON = 64 << 20
+#: How deep JSON may be nested: far above what anything here writes, far below what recursion could not follow.
+DEEPEST_JSON = 64
 #: Lists and objects a JSON file may hold: each takes twenty times the memory of its brackets.
-MAX_JSON_NODES = 200_000
+MOST_NODES = 200_000
+#: A short name of this machine: numbers of processes mean nothing on another one that shares a folder.
+_MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
 
-def write_atomic(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+def write_atomic(path: AnyPath, write: Callable[[BinaryIO], object]) -> None:
     """Write a file through ``write(handle)`` so that a crash at any moment leaves no partial file.
 
     The bytes go to a temporary file beside the target, are flushed to disk, and are renamed onto it. Missing parent
-    folders are made.
+    folders are made. Temporary files that a killed process of this machine left in the folder are removed.
 
     Parameters
     ----------
@@ -36,97 +62,335 @@ def write_atomic(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    _remove_leftovers(target.parent.resolve())
+    part = target.parent / f".{target.name}.{_MACHINE}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
-        with os.fdopen(handle, "wb") as out:
+        with part.open("xb") as out:
+            _lock(out)
             write(out)
             out.flush()
             os.fsync(out.fileno())
-        # mkstemp makes files private; a result should be as readable as any file the user makes.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, target)
+        os.replace(part, target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
 
 
-def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
+def write_text_atomic(path: AnyPath, text: str) -> None:
     """Write ``text`` as UTF-8, atomically (see `write_atomic`)."""
     write_atomic(path, lambda out: out.write(text.encode()))
 
 
-def open_regular(path: str | os.PathLike[str], limit: int) -> BinaryIO:
-    """Open a plain file of at most ``limit`` bytes; a device, a pipe, a folder or a larger file is refused unread."""
-    file = Path(path)
+@lru_cache(maxsize=1024)
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of processes of this machine that are gone, once a folder and process."""
+    if os.name == "nt":
+        return
+    for part in folder.glob(f".*.{_MACHINE}.*.tmp"):
+        found = re.search(r"\.(\d+)\.[0-9a-f]{8}\.tmp$", part.name)
+        if found is None or _is_alive(int(found[1])):
+            continue
+        # A container may share the folder and the machine's name but not the numbers of its processes: it has the lock.
+        with suppress(OSError), part.open("rb") as left:
+            if _lock(left):
+                part.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
     try:
-        found = file.stat()
-        if not S_ISREG(found.st_mode):
-            raise InputError(f"{file}: not a plain file")
-        if found.st_size > limit:
-            raise InputError(f"{file}: {found.st_size:,} bytes are too many ({limit:,} at most)")
-        return file.open("rb")
-    except FileNotFoundError as error:
-        raise InputError(f"{file}: no such file") from error
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's
+        pass
+    return True
 
 
-def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Read a plain file of at most ``limit`` bytes."""
-    with open_regular(path, limit) as handle:
-        content = handle.read(limit + 1)
+def _lock(handle: IO[bytes]) -> bool:
+    """Take the lock of an open file if nobody has it; where there are no locks, say that somebody has."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def read_bytes(path: AnyPath, limit: int = LARGEST_FILE) -> bytes:
+    """Read a whole regular file of at most ``limit`` bytes."""
+    with open_regular(path, limit) as file:
+        content = file.read(limit + 1)
     if len(content) > limit:
-        raise InputError(f"{path}: more than {limit:,} bytes")
+        raise TooLargeError(f"{path}: more than {limit:,} bytes")
     return content
 
 
-def read_json(path: str | os.PathLike[str], limit: int) -> Any:
-    """Read a JSON file of at most ``limit`` bytes and `MAX_JSON_NODES` lists and objects, without lone surrogates."""
-    content = read_bytes(path, limit)
-    nodes = content.count(b"[") + content.count(b"{")
-    if nodes > MAX_JSON_NODES:
-        raise InputError(f"{path}: {nodes:,} lists and objects are too many ({MAX_JSON_NODES:,} at most)")
+def read_text(path: AnyPath, limit: int = LARGEST_JSON) -> str:
+    """Read a text file in UTF-8, with or without a byte order mark."""
     try:
-        text = content.decode("utf-8-sig")
-        parsed = json.loads(text)
-        if "\\u" in text or "\\U" in text:
-            # A lone surrogate is no character: no terminal prints it and no file takes it.
-            json.dumps(parsed, ensure_ascii=False).encode("utf-8")
+        return read_bytes(path, limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start:,}") from error
+
+
+def read_json(path: AnyPath, limit: int = LARGEST_JSON) -> Any:
+    """Read a JSON file; see `parse_json`."""
+    return parse_json(read_bytes(path, limit), str(path))
+
+
+def parse_json(raw: bytes | str, what: str) -> Any:
+    """Read JSON from somebody else; ``what`` names it in errors.
+
+    Refused: text that is not UTF-8, names given twice, nesting deeper than `DEEPEST_JSON`, numbers of thousands of
+    digits, more than `MOST_NODES` lists and objects, and lone surrogates, which no terminal prints and no file takes.
+    """
+    try:
+        text = raw.decode("utf-8-sig") if isinstance(raw, bytes) else raw
+        nodes = text.count("[") + text.count("{")
+        if nodes > MOST_NODES:
+            raise InputError(f"{nodes:,} lists and objects are too many ({MOST_NODES:,} at most)")
+        content = json.loads(text, object_pairs_hook=_unique)
+        if re.search(r"\\u[dD][89a-fA-F]", text) or not isinstance(raw, bytes):
+            json.dumps(content, ensure_ascii=False).encode()
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from error
     except RecursionError as error:
-        raise InputError(f"{path}: not readable as JSON (nested too deeply)") from error
-    except ValueError as error:  # what json and the codec raise is one
-        raise InputError(f"{path}: not readable as JSON ({_shorten(error)})") from error
-    return parsed
+        raise InputError(f"{what}: not readable as JSON (nested too deeply)") from error
+    except ValueError as error:
+        raise InputError(f"{what}: not readable as JSON ({_one_line(error)})") from error
+    level, depth = [content], 0
+    while level := [inner for outer in level for inner in _children(outer)]:
+        depth += 1
+        if depth > DEEPEST_JSON:
+            raise InputError(f"{what}: not readable as JSON (nested too deeply: {DEEPEST_JSON} levels at most)")
+    return content
 
 
-def read_npy(path: str | os.PathLike[str], limit: int) -> "NDArray[Any]":
-    """Read a numeric ``.npy`` array of at most ``limit`` bytes, after checking what its header announces."""
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InputError(f"the name {name[:40]!r} is given twice")
+    return made
+
+
+def _children(content: Any) -> list[Any]:
+    values = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    return [value for value in values if isinstance(value, (dict, list))]
+
+
+def read_npy(path: AnyPath, limit: int = LARGEST_FILE, kinds: str = "biuf") -> "NDArray[Any]":
+    """Read a .npy file of numbers; ``kinds`` are numpy's letters of the types allowed. Nothing is unpickled."""
+    with open_regular(path, limit) as file:
+        return _read_array(file, _read_header(file, str(path), os.fstat(file.fileno()).st_size, kinds), str(path))
+
+
+def read_npz(
+    path: AnyPath,
+    expected: Collection[str] = (),
+    optional: Collection[str] | None = None,
+    *,
+    limit: int = LARGEST_FILE,
+    kinds: str = "biuf",
+) -> "dict[str, NDArray[Any]]":
+    """Read arrays of numbers from a .npz file, all of which together take at most ``limit`` bytes.
+
+    Parameters
+    ----------
+    path : path-like
+    expected : collection of str
+        Arrays that must be there.
+    optional : collection of str, optional
+        Arrays that may be; by default any. Others are not looked at.
+    limit : int
+    kinds : str
+        numpy's letters of the types allowed.
+    """
+    only = None if optional is None else {*expected, *optional}
+    with ArrayFile(path, kinds, only) as file:
+        for name in expected:
+            file.require(name)
+        total = sum(header.n_bytes for header in file.headers.values())
+        if total > limit:
+            raise TooLargeError(f"{path}: {total:,} bytes when unpacked are too many ({limit:,} at most)")
+        return {name: file.read(name) for name in file.headers}
+
+
+@dataclass(frozen=True)
+class ArrayHeader:
+    """What a .npy array announces of itself."""
+
+    shape: tuple[int, ...]
+    dtype: "np.dtype[Any]"
+    fortran: bool
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the data."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+class ArrayFile:
+    """An open .npz file: what it announces is read and checked first, the arrays whole or row by row."""
+
+    def __init__(self, path: AnyPath, kinds: str = "biuf", only: Collection[str] | None = None) -> None:
+        self.path, self._kinds, self._only = Path(path), kinds, only
+
+    def __enter__(self) -> "ArrayFile":
+        self._file = open_regular(self.path, None)
+        try:
+            with self._complain():
+                self._archive = zipfile.ZipFile(self._file)
+            self.headers  # noqa: B018 - a file that is wrong does not open
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._archive.close()
+        self._file.close()
+
+    @cached_property
+    def headers(self) -> dict[str, ArrayHeader]:
+        """Headers by name of array, of those asked for; nothing else is unpacked yet."""
+        found: dict[str, ArrayHeader] = {}
+        for member in self._archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if self._only is not None and name not in self._only:
+                continue
+            what = f"{self.path}: {name[:40]!r}"
+            if not member.filename.endswith(".npy"):
+                raise InputError(f"{what} is no array")
+            if name in found:
+                raise InputError(f"{what} is there twice")
+            if member.flag_bits & 0x1:
+                raise InputError(f"{what} is encrypted")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise InputError(f"{what} is packed in a way numpy does not write; save it with numpy.savez_compressed")
+            with self._complain(), self._archive.open(member) as stream:
+                found[name] = _read_header(stream, what, member.file_size, self._kinds)
+        return found
+
+    def require(self, name: str) -> ArrayHeader:
+        """Return the header of an array that must be there."""
+        if name not in self.headers:
+            members = [member.filename.removesuffix(".npy")[:40] for member in self._archive.infolist()[:10]]
+            raise InputError(f"{self.path}: no array named {name!r} (found: {', '.join(members) or 'none'})")
+        return self.headers[name]
+
+    def read(self, name: str) -> "NDArray[Any]":
+        """Read a whole array."""
+        with self._complain(), self._archive.open(f"{name}.npy") as stream:
+            what = f"{self.path}: {name!r}"
+            _read_header(stream, what, self._archive.getinfo(f"{name}.npy").file_size, self._kinds)
+            array = _read_array(stream, self.headers[name], what)
+            _check_end(stream, what)
+        return array
+
+    def rows(self, name: str, sizes: Collection[int]) -> "Iterator[NDArray[Any]]":
+        """Yield the next ``size`` rows of an array for each of ``sizes``, which add up to its length."""
+        header, what = self.headers[name], f"{self.path}: {name!r}"
+        if header.fortran and len(header.shape) > 1:
+            raise InputError(f"{what}: stored column by column (Fortran order); save it with numpy.ascontiguousarray")
+        with self._complain(), self._archive.open(f"{name}.npy") as stream:
+            _read_header(stream, what, self._archive.getinfo(f"{name}.npy").file_size, self._kinds)
+            for size in sizes:
+                yield _read_array(stream, replace(header, shape=(size, *header.shape[1:])), what)
+            _check_end(stream, what)
+
+    @contextmanager
+    def _complain(self) -> Iterator[None]:
+        """Turn whatever zipfile raises on a damaged file into one line."""
+        try:
+            yield
+        except InputError:
+            raise
+        except NotImplementedError as error:
+            raise InputError(f"{self.path}: packed in a way numpy does not write ({_one_line(error)})") from error
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            reason = _one_line(error)
+            damaged = "damaged" if "CRC" in reason or isinstance(error, (zlib.error, EOFError)) else "not a .npz file"
+            raise InputError(f"{self.path}: {damaged} ({reason})") from error
+        except (OSError, ValueError, RuntimeError, KeyError, IndexError, struct.error, OverflowError) as error:
+            raise InputError(f"{self.path}: damaged ({_one_line(error)})") from error
+
+
+def open_regular(path: AnyPath, limit: int | None = LARGEST_FILE) -> BinaryIO:
+    """Open a regular file (no folder, pipe or device) of at most ``limit`` bytes for reading."""
+    try:
+        found = os.stat(path)
+        file = Path(path).open("rb") if stat.S_ISREG(found.st_mode) else None  # noqa: SIM115 - the caller closes it
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or _one_line(error)}") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r}: not a path") from error
+    if file is None:
+        raise InputError(f"{path}: not a plain file")
+    if limit is not None and found.st_size > limit:
+        file.close()
+        raise TooLargeError(f"{path}: {found.st_size:,} bytes are too many ({limit:,} at most)")
+    return file
+
+
+def _read_header(stream: IO[bytes], what: str, size: int, kinds: str) -> ArrayHeader:
+    """Read the header of a .npy stream of ``size`` bytes, which is left at its data and has room for them exactly."""
     import numpy as np
 
-    with open_regular(path, limit + 4096) as handle:
-        try:
-            version = np.lib.format.read_magic(handle)
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"format {version[0]}.{version[1]}")
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, columns_first, dtype = read(handle)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
-            raise InputError(f"{path}: not a readable .npy file ({_shorten(error)})") from error
-        if dtype.hasobject or dtype.kind not in "biuf":
-            raise InputError(f"{path}: holds {_shorten(dtype)}, not numbers")
-        if any(length < 0 for length in shape) or prod(shape) * dtype.itemsize > limit:
-            raise InputError(f"{path}: announces an array of {_shorten(shape)}; {limit:,} bytes are the most")
-        size = prod(shape) * dtype.itemsize
-        content = handle.read(size + 1)
-    if len(content) != size:
-        raise InputError(
-            f"{path}: its header announces {size:,} bytes, {'fewer' if len(content) < size else 'more'} follow"
-        )
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if columns_first else "C")
+    start = stream.read(8)
+    if len(start) < 8 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
+        raise InputError(f"{what}: not a readable .npy array")
+    width, form = (2, "<H") if start[6] == 1 else (4, "<I")
+    length = struct.unpack(form, _read_exactly(stream, width, what))[0]
+    if length > 10_000:
+        raise InputError(f"{what}: not a readable .npy array (a header of {length:,} bytes)")
+    try:
+        header = ast.literal_eval(_read_exactly(stream, length, what).decode("latin-1" if start[6] < 3 else "utf-8"))
+        descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
+        dtype = np.dtype(descr) if isinstance(descr, str) else None
+    except InputError:
+        raise
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
+        raise InputError(f"{what}: not a readable .npy array (its header is damaged)") from error
+    if dtype is None or dtype.hasobject or dtype.kind not in kinds or not dtype.itemsize:
+        raise InputError(f"{what}: holds dtype {str(descr)[:40]}, not numbers")
+    if not isinstance(shape, tuple) or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
+        raise InputError(f"{what}: announces an array of shape {str(shape)[:40]}")
+    found = ArrayHeader(shape, dtype, bool(fortran))
+    room = size - 8 - width - length
+    if found.n_bytes != room:
+        follow = "fewer" if room < found.n_bytes else "more"
+        raise InputError(f"{what}: announces an array of {found.n_bytes:,} bytes, {follow} follow ({room:,})")
+    if not room and max(shape) > 1_000_000:
+        raise InputError(f"{what}: an empty array that announces {max(shape):,} rows")
+    return found
 
 
-def _shorten(thing: object, width: int = 80) -> str:
-    text = " ".join(str(thing).split())
-    return text if len(text) <= width else text[: width - 3] + "..."
+def _read_array(stream: IO[bytes], header: ArrayHeader, what: str) -> "NDArray[Any]":
+    import numpy as np
+
+    data = np.frombuffer(_read_exactly(stream, header.n_bytes, what), dtype=header.dtype)
+    return data.reshape(header.shape, order="F" if header.fortran else "C")
+
+
+def _read_exactly(stream: IO[bytes], count: int, what: str) -> bytearray:
+    """Read ``count`` bytes; memory grows with what is there, not with what was announced."""
+    data = bytearray()
+    while len(data) < count:
+        piece = stream.read(min(count - len(data), 1 << 20))
+        if not piece:
+            raise InputError(f"{what}: the file ends early")
+        data += piece
+    return data
+
+
+def _check_end(stream: IO[bytes], what: str) -> None:
+    # In an archive this is where the checksum is compared.
+    if stream.read(1):
+        raise InputError(f"{what}: announces less than it holds")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

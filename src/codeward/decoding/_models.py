@@ -9,13 +9,15 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codeward._errors import InputError
+from codeward._errors import InputError, TooLargeError
 
 #: Smallest probability a cell of a confusion matrix may have. Smaller ones (zeros of a matrix handed in) are raised to
 #: it, so that no vote is impossible and no logarithm infinite; rows are not scaled again (they move by < c * 1e-12).
 CONFUSION_FLOOR = 1e-12
 #: How far the sum of a row of a confusion matrix may be from 1.
 ROW_SUM_TOLERANCE = 1e-3
+#: Cells that the confusion matrices of all models may have together.
+MOST_CELLS = 1 << 27
 
 
 @runtime_checkable
@@ -129,6 +131,8 @@ def count_confusion(votes: ArrayLike, labels: ArrayLike, n_classes: int) -> NDAr
     checked = check_votes(votes, n_classes=n_classes)
     truth = check_labels(labels, checked.shape[0], n_classes)
     n_models = checked.shape[1]
+    if n_models * n_classes**2 > MOST_CELLS:
+        raise TooLargeError(f"confusion matrices of {n_models} models and {n_classes:,} classes do not fit in memory")
     cells = (np.arange(n_models)[None, :] * n_classes + truth[:, None]) * n_classes + checked
     return np.bincount(cells.ravel(), minlength=n_models * n_classes**2).reshape(n_models, n_classes, n_classes)
 
@@ -159,10 +163,13 @@ def _check_whole(raw: NDArray[np.generic], what: str) -> NDArray[np.int64]:
     if raw.dtype.kind not in "iuf":
         raise InputError(f"{what}: expected whole numbers, got dtype {raw.dtype}")
     if raw.dtype.kind == "f":
-        wrong = ~(np.isfinite(raw) & (raw == np.floor(raw)))
+        with np.errstate(invalid="ignore"):
+            wrong = ~((np.abs(raw) < 2.0**53) & (raw == np.floor(raw)))
         if wrong.any():
             place = np.argwhere(wrong)[0].tolist()
             raise InputError(f"{what}: entry {place} is {raw[tuple(place)]!s}, not a whole number")
+    if raw.dtype == np.uint64:
+        raw = np.minimum(raw, np.uint64(np.iinfo(np.int64).max))
     return raw.astype(np.int64, copy=False)
 
 

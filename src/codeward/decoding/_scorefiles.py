@@ -7,13 +7,14 @@ partitions. A certificate that depends on which model saw which partition needs 
 """
 
 import os
-from pathlib import Path
+import zipfile
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._errors import InputError, TooLargeError
+from codeward._files import LARGEST_FILE, open_regular, write_atomic
 from codeward.decoding._models import check_labels, check_votes
 from codeward.decoding._votes import VoteSet
 
@@ -26,15 +27,15 @@ def load_scores(path: str | os.PathLike[str]) -> VoteSet:
     """
     import torch
 
-    try:
-        stored = torch.load(Path(path), map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except Exception as error:  # torch raises several kinds for files it refuses to read
-        raise InputError(f"{path}: not a score file that can be read without running code") from error
+    with open_regular(path) as file:
+        _check_packing(file, path)
+        try:
+            stored = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises several kinds for files it refuses to read
+            raise InputError(f"{path}: not a score file that can be read without running code") from error
     if not isinstance(stored, dict) or not {"labels", "scores"} <= stored.keys():
         raise InputError(f"{path}: expected a dictionary with 'labels' and 'scores'")
-    scores, labels = (np.asarray(torch.as_tensor(stored[name]).numpy()) for name in ("scores", "labels"))
+    scores, labels = (_as_numbers(stored[name], f"{path}: {name}") for name in ("scores", "labels"))
     if scores.ndim == 2:
         votes = check_votes(scores)
         return VoteSet(votes, check_labels(labels, votes.shape[0]))
@@ -44,6 +45,38 @@ def load_scores(path: str | os.PathLike[str]) -> VoteSet:
         raise InputError(f"{path}: scores hold NaN")
     votes = scores.argmax(axis=2).astype(np.int64)
     return VoteSet(votes, check_labels(labels, votes.shape[0], scores.shape[2]), None, scores)
+
+
+def _check_packing(file: BinaryIO, path: str | os.PathLike[str]) -> None:
+    """Refuse archives that torch does not write: one whose members are packed could unpack to anything."""
+    if zipfile.is_zipfile(file):
+        file.seek(0)
+        try:
+            members = zipfile.ZipFile(file).infolist()
+        except Exception as error:  # whatever is wrong with its directory
+            raise InputError(f"{path}: not a score file: its archive is damaged") from error
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise InputError(f"{path}: not a score file as torch writes it: packed")
+    file.seek(0)
+
+
+def _as_numbers(stored: Any, what: str) -> NDArray[Any]:
+    """Turn what torch read into an array of numbers of a bearable size."""
+    import torch
+
+    try:
+        tensor = torch.as_tensor(stored).detach()
+        # Strides may make much of little: a view of one number can have any shape.
+        if tensor.numel() * 8 > LARGEST_FILE:
+            raise TooLargeError(f"{what}: shape {tuple(tensor.shape)} is too large to read at once")
+        values = np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{what}: expected a tensor of numbers") from error
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{what}: expected numbers, got dtype {values.dtype}")
+    return values
 
 
 def save_scores(

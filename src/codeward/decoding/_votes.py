@@ -1,20 +1,27 @@
 """Vote files: the contract's ``.npz`` and CSV, whole or in chunks. Nothing is ever unpickled."""
 
 import csv
+import io
 import os
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 from numpy.typing import ArrayLike, NDArray
 
-from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._errors import InputError, TooLargeError
+from codeward._files import LARGEST_FILE, ArrayFile, open_regular, write_atomic
 from codeward.decoding._models import check_confusion, check_labels, check_votes
+
+#: Numbers that one part of a file may hold.
+_PART = 1 << 25
+#: Characters of a line of a CSV file.
+_LINE = 1 << 22
+#: Classes that a vote file may speak of.
+MOST_CLASSES = 1 << 20
+_ARRAYS = ("votes", "labels", "scores", "confusion", "code_digest")
 
 
 @dataclass(frozen=True)
@@ -27,18 +34,22 @@ class VoteSet:
     labels : ndarray of int64, shape (N,), or None
     confusion : ndarray of float64, shape (m, c, c), or None
     scores : ndarray, shape (N, m, c), or None
+    code_digest : str or None
+        `codeward.codes.Code.digest` of the code whose models voted.
     """
 
     votes: NDArray[np.int64]
     labels: NDArray[np.int64] | None = None
     confusion: NDArray[np.float64] | None = None
     scores: NDArray[Any] | None = None
+    code_digest: str | None = None
 
 
 class VoteReader:
     """A vote file read in chunks, so that it may be larger than memory.
 
-    ``.npz``: arrays ``votes`` (N x m), optional ``labels`` (N), ``confusion`` (m x c x c), ``scores`` (N x m x c).
+    ``.npz``: arrays ``votes`` (N x m), optional ``labels`` (N), ``confusion`` (m x c x c), ``scores`` (N x m x c) and
+    ``code_digest`` (the digest of the code, its characters as numbers).
     ``.csv``: one row an input, one column a model; an optional header; with a header whose last cell is ``label`` the
     last column holds the labels.
 
@@ -51,12 +62,12 @@ class VoteReader:
     n_inputs, n_models : int
     has_labels, has_scores : bool
     confusion : ndarray of shape (m, c, c), or None
+    code_digest : str or None
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise InputError(f"{self.path}: no such file")
+        self.code_digest: str | None = None
         self.confusion: NDArray[np.float64] | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._header = False
@@ -69,92 +80,124 @@ class VoteReader:
             raise InputError(f"{self.path}: a vote file ends in .npz or .csv")
 
     def _open_npz(self) -> None:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                members = [name[:-4] for name in archive.namelist() if name.endswith(".npy")]
-                if "votes" not in members:
-                    raise InputError(f"{self.path}: no array named 'votes' (found: {', '.join(members) or 'none'})")
-                for name in ("votes", "labels", "scores"):
-                    if name in members:
-                        with archive.open(f"{name}.npy") as stream:
-                            self._shapes[name] = _read_header(stream, f"{self.path}: {name}")[0]
-                if "confusion" in members:
-                    with archive.open("confusion.npy") as stream:
-                        self.confusion = check_confusion(_read_rows(stream, f"{self.path}: confusion"))
-        except zipfile.BadZipFile as error:
-            raise InputError(f"{self.path}: not a .npz file") from error
-        shape = self._shapes["votes"]
-        if len(shape) != 2:
-            raise InputError(f"{self.path}: votes: expected shape (inputs, models), got {shape}")
-        self.n_inputs, self.n_models = shape
-        if self._shapes.get("labels", shape[:1]) != shape[:1]:
-            raise InputError(f"{self.path}: labels: expected shape ({shape[0]},), got {self._shapes['labels']}")
-        scores = self._shapes.get("scores")
-        if scores is not None and (len(scores) != 3 or scores[:2] != shape):
-            raise InputError(f"{self.path}: scores: expected shape ({shape[0]}, {shape[1]}, classes), got {scores}")
-        if self.confusion is not None and self.confusion.shape[0] != self.n_models:
-            raise InputError(f"{self.path}: confusion of {self.confusion.shape[0]} models, votes of {self.n_models}")
+        with ArrayFile(self.path, "iuf", _ARRAYS) as file:
+            shape = file.require("votes").shape
+            self._shapes = {name: header.shape for name, header in file.headers.items()}
+            if len(shape) != 2 or not shape[1]:
+                raise InputError(f"{self.path}: votes: expected shape (inputs, models), got {shape}")
+            self.n_inputs, self.n_models = shape
+            if self._shapes.get("labels", shape[:1]) != shape[:1]:
+                raise InputError(f"{self.path}: labels: expected shape ({shape[0]},), got {self._shapes['labels']}")
+            scores = self._shapes.get("scores")
+            if scores is not None and (len(scores) != 3 or scores[:2] != shape or not scores[2]):
+                raise InputError(f"{self.path}: scores: expected shape ({shape[0]}, {shape[1]}, classes), got {scores}")
+            if max(int(np.prod(shape[1:])) for shape in (shape, scores or (0, 0))) > _PART:
+                raise TooLargeError(f"{self.path}: more than {_PART:,} numbers an input")
+            if "confusion" in self._shapes:
+                known = self._shapes["confusion"]
+                if len(known) == 3 and known[0] != self.n_models:
+                    raise InputError(f"{self.path}: confusion of {known[0]} models, votes of {self.n_models}")
+                if file.headers["confusion"].n_bytes > LARGEST_FILE:
+                    raise TooLargeError(f"{self.path}: confusion matrices of shape {known}")
+                self.confusion = check_confusion(file.read("confusion"))
+            if "code_digest" in self._shapes:
+                self.code_digest = self._read_digest(file)
         self.has_labels = "labels" in self._shapes
         self.has_scores = "scores" in self._shapes
 
+    def _read_digest(self, file: ArrayFile) -> str:
+        header = file.headers["code_digest"]
+        raw = file.read("code_digest") if header.shape == (64,) and header.dtype == np.uint8 else np.zeros(0, np.uint8)
+        text = raw.tobytes().decode("latin-1")
+        if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+            raise InputError(f"{self.path}: code_digest: expected the 64 characters of a code's digest as uint8")
+        return text
+
     def _open_csv(self) -> None:
-        with self.path.open(newline="") as handle:
-            rows = (row for row in csv.reader(handle) if row)
-            first = next(rows, None)
-            if first is None:
-                raise InputError(f"{self.path}: empty")
-            self._header = any(_number(cell) is None for cell in first)
-            self.n_inputs = sum(1 for _ in rows) + (not self._header)
+        first, count = None, 0
+        for _, row in self._csv_rows():
+            first, count = row if first is None else first, count + 1
+        if first is None:
+            raise InputError(f"{self.path}: empty")
+        self._header = any(_number(cell) is None for cell in first)
+        self.n_inputs = count - self._header
         self.has_labels = self._header and first[-1].strip().lower() == "label"
         self.has_scores = False
         self.n_models = len(first) - self.has_labels
+        if not self.n_models:
+            raise InputError(f"{self.path}: no column of votes")
+
+    def _csv_rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the rows that are not empty, with the number of their line."""
+        with io.TextIOWrapper(open_regular(self.path, None), encoding="utf-8-sig", newline="") as handle:
+
+            def lines() -> Iterator[str]:
+                while line := handle.readline(_LINE):
+                    if len(line) == _LINE:
+                        raise InputError(f"{self.path}: a line of more than {_LINE:,} characters")
+                    yield line
+
+            reader = csv.reader(lines())
+            try:
+                for row in reader:
+                    if row:
+                        yield reader.line_num, row
+            except (csv.Error, UnicodeDecodeError) as error:
+                what = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+                raise InputError(f"{self.path}: line {reader.line_num + 1}: {what}") from error
+
+    @property
+    def n_score_classes(self) -> int:
+        """Number of classes in the scores; 0 without scores."""
+        return self._shapes["scores"][2] if self.has_scores else 0
 
     def chunks(self, size: int = 65_536, with_scores: bool = False) -> Iterator[VoteSet]:
         """Yield consecutive parts of at most ``size`` inputs, votes and labels checked to be whole numbers >= 0."""
+        width = int(np.prod(self._shapes["scores"][1:])) if with_scores and self.has_scores else self.n_models
+        size = max(1, min(size, _PART // width))
         parts = self._csv_chunks(size) if self.path.suffix.lower() == ".csv" else self._npz_chunks(size, with_scores)
         for votes, labels, scores in parts:
-            checked = check_votes(votes, self.n_models)
-            truth = None if labels is None else check_labels(labels, checked.shape[0])
-            yield VoteSet(checked, truth, self.confusion, scores)
+            try:
+                checked = check_votes(votes, self.n_models)
+                truth = None if labels is None else check_labels(labels, checked.shape[0])
+            except InputError as error:
+                raise InputError(f"{self.path}: {error}") from error
+            largest = max(int(known.max(initial=0)) for known in (checked, truth) if known is not None)
+            if largest >= MOST_CLASSES:
+                raise InputError(f"{self.path}: class {largest:,}; a file may speak of {MOST_CLASSES:,} classes")
+            yield VoteSet(checked, truth, self.confusion, scores, self.code_digest)
 
     def _npz_chunks(self, size: int, with_scores: bool) -> Iterator[tuple[Any, Any, Any]]:
-        names = [name for name in self._shapes if name != "scores" or with_scores]
-        with zipfile.ZipFile(self.path) as archive:
-            streams = {name: archive.open(f"{name}.npy") for name in names}
-            try:
-                readers = {name: _row_reader(streams[name], f"{self.path}: {name}") for name in names}
-                for start in range(0, self.n_inputs, size):
-                    count = min(size, self.n_inputs - start)
-                    got = {name: read(count) for name, read in readers.items()}
-                    scores = got.get("scores")
-                    if scores is not None and np.isnan(scores).any():
-                        raise InputError(f"{self.path}: scores: NaN among inputs {start}..{start + count - 1}")
-                    yield got["votes"], got.get("labels"), scores
-            finally:
-                for stream in streams.values():
-                    stream.close()
+        names = [name for name in ("votes", "labels", "scores") if name in self._shapes]
+        if not with_scores and self.has_scores:
+            names.remove("scores")
+        counts = [min(size, self.n_inputs - start) for start in range(0, self.n_inputs, size)]
+        with ArrayFile(self.path, "iuf", names) as file:
+            if {name: header.shape for name, header in file.headers.items()} != {n: self._shapes[n] for n in names}:
+                raise InputError(f"{self.path}: changed while it was read")
+            streams = {name: file.rows(name, counts) for name in names}
+            for part in zip(*streams.values(), strict=True):
+                got = dict(zip(names, part, strict=True))
+                scores = got.get("scores")
+                if scores is not None and np.isnan(scores).any():
+                    raise InputError(f"{self.path}: scores hold NaN")
+                yield got["votes"], got.get("labels"), scores
 
     def _csv_chunks(self, size: int) -> Iterator[tuple[Any, Any, Any]]:
         width = self.n_models + self.has_labels
-        with self.path.open(newline="") as handle:
-            reader = csv.reader(handle)
-            skip = self._header
-            block: list[list[float]] = []
-            for row in reader:
-                if not row:
-                    continue
-                if skip:
-                    skip = False
-                    continue
-                values = [_number(cell) for cell in row]
-                if len(row) != width or None in values:
-                    raise InputError(f"{self.path}: line {reader.line_num}: expected {width} whole numbers")
-                block.append([float(value) for value in values if value is not None])
-                if len(block) == size:
-                    yield self._split(block)
-                    block = []
-            if block:
+        block: list[list[float]] = []
+        for count, (line, row) in enumerate(self._csv_rows()):
+            if not count and self._header:
+                continue
+            values = [_number(cell) for cell in row]
+            if len(row) != width or None in values:
+                raise InputError(f"{self.path}: line {line}: expected {width} whole numbers")
+            block.append([float(value) for value in values if value is not None])
+            if len(block) == size:
                 yield self._split(block)
+                block = []
+        if block:
+            yield self._split(block)
 
     def _split(self, block: list[list[float]]) -> tuple[Any, Any, Any]:
         table = np.array(block)
@@ -162,8 +205,11 @@ class VoteReader:
 
 
 def load_votes(path: str | os.PathLike[str]) -> VoteSet:
-    """Read a whole vote file (see `VoteReader` for the formats)."""
+    """Read a whole vote file (see `VoteReader` for the formats), if its arrays take 2 GiB at most."""
     reader = VoteReader(path)
+    numbers = reader.n_inputs * reader.n_models * (1 + reader.n_score_classes)
+    if numbers * 8 > LARGEST_FILE:
+        raise TooLargeError(f"{path}: {reader.n_inputs:,} inputs are too many to read at once; use VoteReader.chunks")
     parts = list(reader.chunks(with_scores=True))
     if not parts:
         raise InputError(f"{path}: no inputs")
@@ -174,6 +220,7 @@ def load_votes(path: str | os.PathLike[str]) -> VoteSet:
         np.concatenate(labels) if labels else None,
         reader.confusion,
         np.concatenate(scores) if scores else None,
+        reader.code_digest,
     )
 
 
@@ -183,6 +230,7 @@ def save_votes(
     labels: ArrayLike | None = None,
     confusion: ArrayLike | None = None,
     scores: ArrayLike | None = None,
+    code_digest: str | None = None,
 ) -> None:
     """Write a vote file, atomically: ``.npz`` with all parts, or ``.csv`` with votes and labels only."""
     checked = check_votes(votes)
@@ -208,6 +256,8 @@ def save_votes(
         arrays["scores"] = np.asarray(scores)
         if arrays["scores"].shape[:2] != checked.shape or arrays["scores"].ndim != 3:
             raise InputError(f"scores: expected shape {checked.shape} + (classes,), got {arrays['scores'].shape}")
+    if code_digest is not None:
+        arrays["code_digest"] = np.frombuffer(code_digest.encode(), dtype=np.uint8)
     write_atomic(path, lambda out: np.savez_compressed(out, **arrays))  # type: ignore[arg-type]
 
 
@@ -216,41 +266,3 @@ def _number(cell: str) -> float | None:
         return float(cell)
     except ValueError:
         return None
-
-
-def _read_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and type of a .npy stream, which is left at its data."""
-    try:
-        version = npy_format.read_magic(stream)
-        read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
-    except ValueError as error:
-        raise InputError(f"{what}: not a .npy array") from error
-    if dtype.hasobject or dtype.kind not in "iuf":
-        raise InputError(f"{what}: expected an array of numbers, got dtype {dtype}")
-    return shape, fortran, dtype
-
-
-def _row_reader(stream: IO[bytes], what: str) -> Any:
-    """Return a function that reads the next ``count`` rows of a .npy stream."""
-    shape, fortran, dtype = _read_header(stream, what)
-    if fortran and len(shape) > 1:
-        raise InputError(f"{what}: stored column by column (Fortran order); save it with numpy.ascontiguousarray")
-    width = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
-
-    def read(count: int) -> NDArray[Any]:
-        data = stream.read(count * width)
-        if len(data) != count * width:
-            raise InputError(f"{what}: the file ends early")
-        return np.frombuffer(data, dtype=dtype).reshape(count, *shape[1:])
-
-    return read
-
-
-def _read_rows(stream: IO[bytes], what: str) -> NDArray[Any]:
-    """Read one whole .npy stream, either order."""
-    shape, fortran, dtype = _read_header(stream, what)
-    data = np.frombuffer(stream.read(), dtype=dtype)
-    if data.size != int(np.prod(shape, dtype=np.int64)):
-        raise InputError(f"{what}: the file ends early")
-    return data.reshape(shape, order="F" if fortran else "C")
