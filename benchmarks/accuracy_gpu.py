@@ -28,11 +28,11 @@ from codeward._progress import silent
 from codeward.codes import Code
 from codeward.data import Samples, load_dataset
 from codeward.training import PRESETS, ModelPlan, TrainingSettings, build_network, plan_models
-from codeward.training import _lanes as lanes_module
+from codeward.training import _graph_engine as lanes_module
+from codeward.training._device_samples import ResidentSamples, arrange
+from codeward.training._graph_engine import Lane
 from codeward.training._jobs import Job, Reporter, Workshop
-from codeward.training._lane import Lane
 from codeward.training._plan import count_steps
-from codeward.training._resident import ResidentSamples, arrange
 
 #: Users of the data set, users in each model, models, epochs at the end in which models are asked.
 CASES = {"cifar10": (16, 3, 8, 5), "mnist": (12, 12, 6, 2)}

@@ -3,7 +3,7 @@
     python -m benchmarks.cluster [--only start|core|race] [--repeats 3]
 
 Prints the seconds of each part of a start-up, the multiplications a second of a core in training (the constants of
-codeward.training._ray._estimate), and one digits training with and without Ray, in turns; the least of the repeats
+codeward.training._ray_tasks), and one digits training with and without Ray, in turns; the least of the repeats
 counts.
 """
 
@@ -20,8 +20,7 @@ from codeward.codes import named_code
 from codeward.data import Samples, load_dataset
 from codeward.training import PRESETS, Cluster, ModelStore, TrainingSettings, train_ensemble
 from codeward.training._jobs import count_workers
-from codeward.training._ray import Recipe
-from codeward.training._ray._estimate import count_multiplications
+from codeward.training._ray_tasks import Recipe, count_multiplications
 
 
 def deal(samples: Samples, n_users: int) -> list[Samples]:

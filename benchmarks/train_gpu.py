@@ -20,9 +20,9 @@ from codeward._progress import silent
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training import PRESETS, ModelPlan, TrainingSettings, build_network, plan_batches, plan_models
-from codeward.training import _lanes as lanes_module
+from codeward.training import _graph_engine as lanes_module
+from codeward.training._device_samples import ResidentSamples
 from codeward.training._jobs import Job, Reporter, Workshop
-from codeward.training._resident import ResidentSamples
 
 
 def random_users(shape: tuple[int, int, int], n_users: int, size: int) -> list[Samples]:

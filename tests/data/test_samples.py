@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from codeward._errors import InputError
 from codeward.data import Overlay, Samples, render
 from codeward.training import TrainingSettings
-from codeward.training._resident import ResidentSamples
+from codeward.training._device_samples import ResidentSamples
 
 SHAPE = (3, 5, 4)
 

@@ -8,12 +8,11 @@ from torch import nn
 from torch.nn import functional
 
 from codeward._errors import InputError
-from codeward.training import _kernels, build_network
-from codeward.training._blueprint import Blueprint, round_up
-from codeward.training._compiled import CompiledNetwork, allocate
-from codeward.training._passes import pool, pool_back, step_adam
-from codeward.training._program import run_program
-from codeward.training._stacked import is_compilable
+from codeward.training import _layer_kernels, build_network
+from codeward.training._compiled_engine import CompiledNetwork, allocate
+from codeward.training._compiled_program import Blueprint, round_up, run_program
+from codeward.training._engines import is_compilable
+from codeward.training._layer_kernels import pool, pool_back, step_adam
 
 NAN = float("nan")
 
@@ -104,10 +103,10 @@ def test_sums_have_the_same_bits_whatever_part_of_them_the_registers_hold(monkey
     offsets, places = np.arange(210) * 6 * 80, np.arange(210)
     results = []
     for depth, wide in ((96, True), (96, False), (1000, True)):
-        monkeypatch.setattr(_kernels, "_DEPTH", depth)
-        monkeypatch.setattr(_kernels, "_WIDE", wide)
+        monkeypatch.setattr(_layer_kernels, "_DEPTH", depth)
+        monkeypatch.setattr(_layer_kernels, "_WIDE", wide)
         out = np.full(9 * 6 * 80, NAN, np.float32)
-        njit(_kernels.multiply.py_func)(x, offsets, weights, places, 210, bias, out, 3, 160, 160)
+        njit(_layer_kernels.multiply.py_func)(x, offsets, weights, places, 210, bias, out, 3, 160, 160)
         results.append(out)
     wanted = bias[:, None] + weights.reshape(9, 210) @ x.reshape(210, 480).astype(np.float64)
     np.testing.assert_allclose(results[0].reshape(9, 480), wanted, atol=1e-4)

@@ -12,13 +12,11 @@ from codeward._progress import silent
 from codeward.data import Overlay, Samples
 from codeward.training import PRESETS, ModelPlan
 from codeward.training._adam import WeightGroup, make_update
-from codeward.training._dropout import CounterDropout, draws_globally, own_dropout
+from codeward.training._device_samples import ResidentSamples
+from codeward.training._graph_engine import Lane, _prepare, make_loss
 from codeward.training._jobs import Job, Reporter, Workshop
-from codeward.training._lane import Lane, make_loss
-from codeward.training._lanes import _prepare
-from codeward.training._loop import train_loop
-from codeward.training._resident import ResidentSamples
-from codeward.training._stem import PatchConv2d, use_patches
+from codeward.training._loop_engine import train_loop
+from codeward.training._replaced_layers import CounterDropout, PatchConv2d, draws_globally, own_dropout, use_patches
 
 
 def make_shop(recipe, shape, finish):

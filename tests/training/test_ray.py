@@ -264,7 +264,7 @@ def test_a_task_that_loses_its_worker_every_time_fails_the_run_and_says_so(head,
         f"    return os._exit(1) if os.getpid() != {os.getpid()} else ARCHITECTURES['mlp'](shape, n_classes)\n"
     )
     monkeypatch.syspath_prepend(place)
-    monkeypatch.setattr("codeward.training._ray._driver.RETRIES", 1)
+    monkeypatch.setattr("codeward.training._ray_tasks.RETRIES", 1)
     tasks = [(make_tasks()[0][0], plan_models(CODE, 3)[:1])]
     fatal = recipe(architecture="fatal:build")
     with pytest.raises(ConnectionError, match=r"lost a task for good.*run again to go on"):

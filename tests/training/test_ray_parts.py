@@ -15,9 +15,17 @@ from codeward.data import Overlay, Samples
 from codeward.experiments import load_config
 from codeward.training import PRESETS, Cluster, ModelPlan, check_address, train_ensemble
 from codeward.training._jobs import Job
-from codeward.training._ray._chunks import GPU_CHUNK, cut_chunks
-from codeward.training._ray._estimate import START, announce
-from codeward.training._ray._task import Recipe, list_versions, pack_samples, train_chunk, unpack_samples
+from codeward.training._ray_tasks import (
+    GPU_CHUNK,
+    START,
+    Recipe,
+    announce,
+    cut_chunks,
+    list_versions,
+    pack_samples,
+    train_chunk,
+    unpack_samples,
+)
 
 RECIPE = Recipe(replace(PRESETS["digits"], epochs=1), "float32", (1, 8, 8), "cpu", "stacked")
 
@@ -154,7 +162,7 @@ def test_a_server_that_is_no_ray_head_is_told_from_one(monkeypatch):
     pytest.importorskip("ray")
     with listening(True) as port, pytest.raises(InputError, match="no Ray head"):
         Cluster(f"127.0.0.1:{port}").open()
-    monkeypatch.setattr("codeward.training._ray._address._PATIENCE", 0.2)
+    monkeypatch.setattr("codeward.training._ray_cluster._PATIENCE", 0.2)
     with listening(False) as port, pytest.raises(InputError, match="no answer"):
         Cluster(f"localhost:{port}").open()
 

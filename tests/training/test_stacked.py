@@ -8,8 +8,8 @@ from torch import nn
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.training import ARCHITECTURES, PRESETS, _stacked, build_network, train_ensemble
-from codeward.training._stacked import is_compilable
+from codeward.training import ARCHITECTURES, PRESETS, _compiled_engine, build_network, train_ensemble
+from codeward.training._engines import is_compilable
 
 SHAPE = (1, 12, 12)
 CODE = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
@@ -88,11 +88,11 @@ def test_bytes_do_not_depend_on_the_number_of_threads_or_on_how_many_batches_are
 ):
     users = make_users()
     before = train(users, architecture, "stacked")
-    monkeypatch.setattr(_stacked, "count_workers", lambda n_tasks: 1)
+    monkeypatch.setattr(_compiled_engine, "count_workers", lambda n_tasks: 1)
     # A batch at a time, of samples that are prepared once, then of samples that are too many for that.
-    monkeypatch.setattr(_stacked, "_GATHERED", 1)
-    for kept in (_stacked._KEPT, 0):
-        monkeypatch.setattr(_stacked, "_KEPT", kept)
+    monkeypatch.setattr(_compiled_engine, "_GATHERED", 1)
+    for kept in (_compiled_engine._KEPT, 0):
+        monkeypatch.setattr(_compiled_engine, "_KEPT", kept)
         after = train(users, architecture, "stacked")
         for model in range(3):
             for name, value in before.weights(model).items():

@@ -1,15 +1,16 @@
 """Architectures, the model store, and the training of a code's sub-models. Never learns who attacks."""
 
+from codeward._ray_address import check_address
 from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
+from codeward.training._engines import is_compilable
 from codeward.training._ensemble import Ensemble, vote
 from codeward.training._jobs import Weights
-from codeward.training._loop import train_from
+from codeward.training._loop_engine import train_from
+from codeward.training._model_store import ModelStore, model_key
 from codeward.training._plan import BatchStream, ModelPlan, drop_users, plan_batches, plan_models
-from codeward.training._ray import Cluster, check_address
-from codeward.training._settings import PRESETS, TrainingSettings
-from codeward.training._stacked import is_compilable
-from codeward.training._store import ModelStore, model_key
+from codeward.training._ray_cluster import Cluster
 from codeward.training._train import train_ensemble, train_ensembles
+from codeward.training._training_settings import PRESETS, TrainingSettings
 
 __all__ = [
     "ARCHITECTURES",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from codeward.training._settings import TrainingSettings
+from codeward.training._training_settings import TrainingSettings
 
 #: torch.optim.Adam's defaults, which the paper's recipe keeps.
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8

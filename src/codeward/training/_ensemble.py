@@ -13,10 +13,10 @@ from torch import nn
 from codeward._errors import InputError
 from codeward.data import Samples
 from codeward.training._architectures import Shape, build_network
+from codeward.training._device_samples import ResidentSamples, arrange
 from codeward.training._jobs import Weights, count_workers, run_in_threads
-from codeward.training._resident import ResidentSamples, arrange
-from codeward.training._settings import TrainingSettings
-from codeward.training._store import ModelStore
+from codeward.training._model_store import ModelStore
+from codeward.training._training_settings import TrainingSettings
 
 #: Images of one forward pass.
 _EVALUATION_BATCH = {"cpu": 250, "cuda": 2000}

@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import TracebackType
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +13,9 @@ from torch import Tensor, nn
 from codeward._cores import count_cores
 from codeward._progress import Progress
 from codeward.training._architectures import Shape, build_network
+from codeward.training._device_samples import ResidentSamples
 from codeward.training._plan import ModelPlan
-from codeward.training._resident import ResidentSamples
-from codeward.training._settings import TrainingSettings
+from codeward.training._training_settings import TrainingSettings
 
 Weights = dict[str, Tensor]
 
@@ -141,3 +143,58 @@ def run_in_threads(tasks: Sequence[Callable[[], None]], stop: threading.Event, n
         torch.set_num_threads(before)
     if errors:
         raise errors[0]
+
+
+class Announcer:
+    """Calls back once for every task, as soon as its last model is there; one call at a time, in a thread of its own.
+
+    Tasks that lack nothing are announced on entering, before any training begins: while CUDA graphs are captured, no
+    other thread may use the device. Leaving the context waits for the calls that are due and raises the first error of
+    any of them.
+
+    Parameters
+    ----------
+    tasks : sequence of sequence of str
+        The keys of each task's models.
+    missing : set of str
+        Keys that are yet to be trained.
+    tell : callable, optional
+        Takes the position of a task.
+    """
+
+    def __init__(self, tasks: Sequence[Sequence[str]], missing: set[str], tell: Callable[[int], None] | None) -> None:
+        self.left = [set(keys) & missing for keys in tasks]
+        self.tell = tell
+        self.lock = threading.Lock()
+        self.calls: list[Future[None]] = []
+        self.pool = ThreadPoolExecutor(1, "announce")
+
+    def __enter__(self) -> "Announcer":
+        for task, left in enumerate(self.left):
+            if not left:
+                self._announce(task)
+        for call in self.calls:
+            call.result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After an error or Ctrl-C in training, calls that have not begun are dropped: the caller starts again anyway.
+        self.pool.shutdown(wait=True, cancel_futures=kind is not None)
+        if kind is None:
+            for call in self.calls:
+                call.result()
+
+    def note(self, key: str) -> None:
+        """Take note that a model is finished and kept."""
+        with self.lock:
+            for task, left in enumerate(self.left):
+                if key in left:
+                    left.discard(key)
+                    if not left:
+                        self._announce(task)
+
+    def _announce(self, task: int) -> None:
+        if self.tell is not None:
+            self.calls.append(self.pool.submit(self.tell, task))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.training._settings import CROP_PADDING, TrainingSettings
+from codeward.training._training_settings import CROP_PADDING, TrainingSettings
 
 #: Positions of a random crop along one axis, and crop positions times flip.
 SHIFTS = 2 * CROP_PADDING + 1

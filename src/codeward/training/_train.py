@@ -10,16 +10,16 @@ from codeward._errors import InputError
 from codeward._progress import show_progress
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.training._announcements import Announcer
 from codeward.training._architectures import build_network, fingerprint
-from codeward.training._choice import choose_engine, run_engine
+from codeward.training._device_samples import ResidentSamples, check_samples
+from codeward.training._engines import choose_engine, run_engine
 from codeward.training._ensemble import Ensemble
-from codeward.training._jobs import Job, Reporter, Weights, Workshop
+from codeward.training._jobs import Announcer, Job, Reporter, Weights, Workshop
+from codeward.training._model_store import ModelStore, model_key
 from codeward.training._plan import ModelPlan, plan_models
-from codeward.training._ray import Cluster, Recipe, announce, train_on_cluster
-from codeward.training._resident import ResidentSamples, check_samples
-from codeward.training._settings import TrainingSettings
-from codeward.training._store import ModelStore, model_key
+from codeward.training._ray_cluster import Cluster
+from codeward.training._ray_tasks import Recipe, announce, train_on_cluster
+from codeward.training._training_settings import TrainingSettings
 
 
 def train_ensemble(

@@ -11,11 +11,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from codeward._progress import silent
 from codeward.data import Samples
-from codeward.training._dropout import draws_globally, own_dropout
+from codeward.training._device_samples import ResidentSamples, arrange
 from codeward.training._jobs import Job, Reporter, Weights, Workshop, count_workers, export_weights, run_in_threads
 from codeward.training._plan import ModelPlan, batch_width, plan_batches
-from codeward.training._resident import ResidentSamples, arrange
-from codeward.training._settings import TrainingSettings
+from codeward.training._replaced_layers import draws_globally, own_dropout
+from codeward.training._training_settings import TrainingSettings
 
 
 def train_from(

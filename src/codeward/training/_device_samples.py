@@ -9,7 +9,7 @@ from torch import Tensor
 from codeward._errors import InputError
 from codeward.data import Samples
 from codeward.training._plan import SHIFTS
-from codeward.training._settings import CROP_PADDING, TrainingSettings
+from codeward.training._training_settings import CROP_PADDING, TrainingSettings
 
 
 class ResidentSamples:

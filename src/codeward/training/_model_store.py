@@ -20,7 +20,7 @@ from safetensors.torch import save as save_tensors
 from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
 from codeward.training._plan import ModelPlan
-from codeward.training._settings import TrainingSettings
+from codeward.training._training_settings import TrainingSettings
 
 _LOG = logging.getLogger(__name__)
 

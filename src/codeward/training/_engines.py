@@ -1,0 +1,99 @@
+"""Which engine trains an architecture on a device: a fixed rule, so that the choice never changes a model's bytes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from codeward._errors import InputError
+from codeward.training._architectures import Shape
+from codeward.training._jobs import Job, Workshop
+from codeward.training._replaced_layers import draws_globally
+
+ENGINES = ("auto", "loop", "stacked", "lanes")
+
+#: Multiplications of one image's forward pass up to which the compiled layers were measured, and found faster than
+#: torch's on a CPU (docs/training-speed.md).
+STACKED_LIMIT = 20_000_000
+
+
+def choose_engine(network: nn.Module, shape: Shape, device: torch.device, engine: str) -> str:
+    """Return ``loop``, ``stacked`` or ``lanes``.
+
+    The rule looks at the architecture and the device type only. It must not look at how many models are left to train
+    or at a stopwatch: the last bits of a model depend on the engine, and a model must come out the same when the others
+    are cached already. Measurements (docs/training-speed.md) are behind the rule instead.
+
+    - GPU: ``lanes``, except for networks that draw random numbers inside ``forward`` (``loop``).
+    - CPU: ``stacked`` (compiled layers) for sequential networks up to `STACKED_LIMIT`, ``loop`` for all others.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
+    stackable = is_compilable(network)
+    if engine == "stacked" and (not stackable or device.type != "cpu"):
+        raise InputError("engine: stacked is for sequential networks of common layers on a CPU; use auto")
+    if engine == "lanes" and device.type != "cuda":
+        raise InputError("engine: lanes needs a GPU; use auto")
+    if engine == "lanes" and draws_globally(network, shape):
+        raise InputError("engine: this network draws random numbers inside forward; use auto or loop")
+    if engine != "auto":
+        return engine
+    if device.type == "cuda":
+        return "loop" if draws_globally(network, shape) else "lanes"
+    return "stacked" if stackable and count_multiplications(network, shape) <= STACKED_LIMIT else "loop"
+
+
+def run_engine(engine: str, jobs: Sequence[Job], shop: Workshop) -> None:
+    """Train jobs with the engine that `choose_engine` named."""
+    # Imported here: whoever trains with torch should not have to load a compiler.
+    if engine == "lanes":
+        from codeward.training._graph_engine import train_lanes as train
+    elif engine == "stacked":
+        from codeward.training._compiled_engine import train_stacked as train
+    else:
+        from codeward.training._loop_engine import train_loop as train
+    train(jobs, shop)
+
+
+_LAYERS = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Flatten)
+
+
+def is_compilable(network: nn.Module) -> bool:
+    """Tell whether a network is a plain sequence of layers that `CompiledNetwork` knows, some of them with weights.
+
+    Each layer stands once, all weights are trained, and images are flattened before the first dense layer and after the
+    last convolution or pooling.
+    """
+    if type(network) is not nn.Sequential or not any(isinstance(layer, (nn.Conv2d, nn.Linear)) for layer in network):
+        return False
+    kinds = [type(layer) for layer in network]
+    flat = kinds.index(nn.Flatten) if nn.Flatten in kinds else len(kinds)
+    ordered = nn.Linear not in kinds[:flat] and nn.Conv2d not in kinds[flat:] and nn.MaxPool2d not in kinds[flat:]
+    # Children come without repetition: a layer that stands twice would be computed once.
+    distinct = len(list(network.children())) == len(kinds)
+    trained = all(parameter.requires_grad for parameter in network.parameters())
+    return ordered and distinct and trained and all(_is_known(layer) for layer in network)
+
+
+def count_multiplications(network: nn.Module, shape: Shape) -> int:
+    """Count the multiplications of one image's forward pass through a stackable network."""
+    values = torch.zeros(1, *shape)
+    total = 0
+    with torch.no_grad():
+        for layer in network.eval().children():
+            values = layer(values)
+            if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                total += layer.weight.numel() * values[0, 0].numel()
+    return total
+
+
+def _is_known(layer: nn.Module) -> bool:
+    if type(layer) not in _LAYERS:
+        return False
+    if isinstance(layer, nn.Conv2d):
+        plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
+        return plain and not isinstance(layer.padding, str)
+    if isinstance(layer, nn.MaxPool2d):
+        square = isinstance(layer.kernel_size, int) and layer.stride == layer.kernel_size
+        return square and layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode
+    return not isinstance(layer, nn.Flatten) or (layer.start_dim, layer.end_dim) == (1, -1)
