@@ -52,8 +52,10 @@ def certify_bagging(
     r"""Radius of bagging (Jia, Cao and Gong, AAAI 2021, Theorem 1), shape (N,); -1 where it abstains.
 
     It speaks of the ideal ensemble over all random bags, of which the m models are a sample: with probability
-    :math:`1 - \alpha` for each input, replacing the data of up to ``radius`` users does not change its label. Vote
-    shares are bounded by Clopper-Pearson at level :math:`\alpha / c` each (simultaneous by Bonferroni). With
+    :math:`1 - \alpha` for each input by the published argument, which takes the label as fixed in advance, and
+    :math:`1 - (1 + 2/c) \alpha` counting that the votes choose it (Proposition 27 of docs/theory.md), replacing the
+    data of up to ``radius`` users does not change its label. Vote shares are bounded by Clopper-Pearson at level
+    :math:`\alpha / c` each (simultaneous by Bonferroni). With
     q the chance that a bag has no replaced user, :math:`q = (1 - r/n)^b` (bags with replacement) or
     :math:`\binom{n-r}{b} / \binom{n}{b}` (without), the radius is the largest r with
     :math:`2 (1 - q) < \underline{p}_l - \overline{p}_s`: theirs for as many users after the attack as before, less
