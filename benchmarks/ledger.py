@@ -1,4 +1,4 @@
-"""What incidents settle together: suspects found and convictions against their number, and false convictions.
+"""What incidents settle together: suspects found and convictions against their number.
 
 Real votes of real runs: ``codeward run`` on scikit-learn's digits with the paper's codes g (one attacker) and h (one
 and two), half of an attacker's data poisoned. Run: ``python -m benchmarks.ledger [--runs DIR] [--docs DIR]``; run
@@ -12,21 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from codeward._files import write_atomic
-from codeward.decoding import VoteSet, load_votes
+from codeward.decoding import load_votes
 from codeward.experiments import load_config, run_experiment
-from codeward.serve import Examiner, RunCell, list_cells
+from codeward.serve import RunCell, list_cells
 
 COUNTS = (1, 2, 3, 5, 10, 20)
 REPEATS = 3
-#: Draws of incidents for each number of them and each run; random halvings of the clean inputs of each run.
-DRAWS, HALVINGS = 200, 50
+#: Draws of incidents for each number of them and each run.
+DRAWS = 200
 RUNS = {"g": 1, "h": 2}
-ALPHAS = (0.01, 0.05, 0.1)
-
-
 #: Limits whose convictions the curves show.
 CURVE_ALPHAS = (0.01, 0.05)
 
@@ -97,41 +93,7 @@ def _judge(named: set[int], attackers: set[int]) -> list[int]:
     return [len(named & attackers), len(named - attackers)]
 
 
-def measure_false(cells: Sequence[RunCell], rng: np.random.Generator) -> dict[str, float]:
-    """Clean inputs only: one random half calibrates, the alarms of the other half are the incidents."""
-    errors = dict.fromkeys(ALPHAS, 0)
-    product = batches = incidents = 0
-    for cell in cells:
-        parts = [load_votes(vote_file(cell, name)) for name in ("validation", "clean")]
-        votes = np.concatenate([part.votes for part in parts])
-        labels = np.concatenate([part.labels for part in parts if part.labels is not None])
-        for halving in range(HALVINGS):
-            order = rng.permutation(len(votes))
-            inside, outside = np.array_split(order, 2)
-            evidence = _examine_half(cell, votes, labels, inside, outside, halving)
-            batches += 1
-            incidents += sum(item.incidents for item in evidence)
-            sure = [item for item in evidence if (item.user_probability >= item.certainty).any()]
-            product += bool(sure)
-            for alpha in ALPHAS:
-                errors[alpha] += any(item.error_bound <= alpha for item in sure)
-    rates = {f"alpha {alpha:g}": errors[alpha] / batches for alpha in ALPHAS}
-    return {"batches": batches, "incidents": incidents / batches, "product alone": product / batches, **rates}
-
-
-def _examine_half(
-    cell: RunCell,
-    votes: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    inside: NDArray[np.int64],
-    outside: NDArray[np.int64],
-    halving: int,
-) -> list:
-    examiner = Examiner(cell.code, VoteSet(votes[inside], labels[inside]), 10, **cell.assumptions)
-    return list(examiner.examine(votes[outside], [f"{halving} {row}" for row in outside]).values())
-
-
-def write_table(curves: dict[str, list[Point]], false: dict[str, dict[str, float]]) -> str:
+def write_table(curves: dict[str, list[Point]]) -> str:
     lines = [
         "| run | incidents | named: right / wrong | "
         + " | ".join(f"convicted at alpha = {alpha:g}: right / wrong" for alpha in CURVE_ALPHAS)
@@ -143,18 +105,6 @@ def write_table(curves: dict[str, list[Point]], false: dict[str, dict[str, float
             pairs = [(point.named_right, point.named_wrong), *point.convicted.values()]
             cells = " | ".join(f"{right:.2f} / {wrong:.2f}" for right, wrong in pairs)
             lines.append(f"| {name} | {point.incidents} | {cells} |")
-    lines += [
-        "",
-        "| clean inputs only | batches | incidents a batch | somebody at 99% by the product alone "
-        + "| convicted at alpha = "
-        + " | at ".join(f"{alpha:g}" for alpha in ALPHAS)
-        + " |",
-        "|---|---|---|---|" + "---|" * len(ALPHAS),
-    ]
-    for name, rates in false.items():
-        shares = " | ".join(f"{rates[f'alpha {alpha:g}']:.1%}" for alpha in ALPHAS)
-        cells = f"{rates['batches']:.0f} | {rates['incidents']:.1f} | {rates['product alone']:.1%} | {shares}"
-        lines.append(f"| {name} | {cells} |")
     return "\n".join(lines) + "\n"
 
 
@@ -201,9 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for k in range(1, most + 1):
                 chosen = [cell for cell in cells[name] if cell.n_attackers == k]
                 curves[f"code {name}, k = {k}"] = measure_curve(chosen, rng)
-        false = {f"code {name}": measure_false(cells[name], rng) for name in RUNS}
-    table = write_table(curves, false)
-    print(table)
+    print(write_table(curves))
     if options.docs:
         draw_figure(curves, options.docs / "figures" / "ledger-curve.svg")
 

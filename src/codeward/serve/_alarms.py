@@ -46,12 +46,17 @@ def find_alarms(decoder: BayesDecoder, votes: NDArray[np.int64], threshold: floa
 
 def _score(decoder: BayesDecoder, votes: NDArray[np.int64], targets: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return log sum_x prior(x) Pr(y | x, t) - log Pr(y | clean), the empty set left out: it is no attack."""
-    some = np.array([bool(users) for users in decoder.sets_.best_sets])
-    weights = decoder.sets_.weights[some]
-    joint = decoder.log_likelihood(votes)[:, some, :] + np.log(weights / weights.sum())[:, None]
-    joint = joint[np.arange(len(votes)), :, targets]
-    top = joint.max(axis=1, initial=-np.inf)
-    return np.asarray(top + np.log(np.exp(joint - top[:, None]).sum(axis=1)) - decoder.clean_log_likelihood(votes))
+    hit = np.array([decoder.code.pattern(users) for users in decoder.sets_.best_sets if users], dtype=float)
+    weights = np.array([w for w, users in zip(decoder.sets_.weights, decoder.sets_.best_sets, strict=True) if users])
+    base = decoder.vote_model_.log_likelihood(votes)
+    success = np.log(decoder.success_rate) if decoder.success_rate else -np.inf
+    said = np.where(votes == targets[:, None], success, -np.inf)[:, :, None]
+    change = np.logaddexp(said, decoder.failure_ + base) - base
+    # Inputs x labels x patterns: the sum over models is one product.
+    joint = base.sum(axis=1)[:, :, None] + change.transpose(0, 2, 1) @ hit.T
+    top = joint.max(axis=(1, 2))
+    attacked = top + np.log((np.exp(joint - top[:, None, None]).mean(axis=1) * (weights / weights.sum())).sum(axis=1))
+    return np.asarray(attacked - decoder.clean_log_likelihood(votes))
 
 
 def cut_blocks(decoder: BayesDecoder, count: int) -> Iterator[slice]:

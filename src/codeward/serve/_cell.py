@@ -54,7 +54,10 @@ class RunCell:
     @cached_property
     def validation(self) -> VoteSet:
         """Clean votes with labels and confusion matrices."""
-        return load_votes(self.folder / "votes" / f"repeat{self.repeat}-attackers{self.n_attackers}-validation.npz")
+        return load_votes(self._vote_file("validation"))
+
+    def _vote_file(self, inputs: str) -> Path:
+        return self.folder / "votes" / f"repeat{self.repeat}-attackers{self.n_attackers}-{inputs}.npz"
 
     @property
     def assumptions(self) -> dict[str, Any]:
@@ -94,7 +97,9 @@ class RunCell:
         if confusion is None:
             raise InputError(f"{self.folder}: the validation votes hold no confusion matrices")
         assumptions = self.serving_assumptions(expect)
-        return Examiner(self.code, self.validation, confusion.shape[1], **limits, **assumptions)
+        # The clean test inputs made no confusion matrix: incidents are compared with the alarms on them.
+        clean = load_votes(self._vote_file("clean")) if self._vote_file("clean").is_file() else None
+        return Examiner(self.code, self.validation, confusion.shape[1], reference=clean, **limits, **assumptions)
 
 
 def list_cells(folder: str | os.PathLike[str]) -> list[RunCell]:

@@ -16,8 +16,8 @@ from codeward.serve._alarms import Alarms, cut_blocks, find_alarms
 from codeward.serve._ledger import Ledger
 from codeward.serve._martingale import bet_on_small, compute_p_values
 
-#: Parts of the validation votes; each part is scored with confusion matrices from the others.
-FOLDS = 10
+#: Validation inputs a class that make confusion matrices, as long as a quarter of all is left to compare with.
+FIT_PER_CLASS = 20
 #: Two attack probabilities of the same decoder differ by less.
 SAME_PROBABILITY = 1e-6
 
@@ -32,7 +32,7 @@ class Evidence:
     incidents : int
         Distinct inputs with this target that raised an alarm.
     reference : int
-        Validation false alarms they are compared with.
+        False alarms on clean inputs they are compared with.
     error_bound : float
         Bound on the chance of evidence this strong, at any time and for any target, when nobody attacks: 1 when there
         is none. See `Examiner` for what it assumes.
@@ -101,13 +101,15 @@ class Examiner:
     so that a false alarm among the incidents (probability :math:`\epsilon` each) does not rule out the true attackers.
 
     *Whether*: clean inputs that raise alarms look like some attack, the more so together, because models err together;
-    the product alone would convict somebody. So the alarms on the clean validation inputs are kept as a reference, and
-    the incidents are tested against them (`_martingale`): for target t an incident scores its likelihood ratio for t,
-    or lowest of all when its target is another. Guarantee: if nobody attacks, and the incidents are exchangeable with
-    the validation false alarms (same models, same kind of inputs, distinct ones in random order), then the chance that
-    anyone is ever convicted, for any target and however often one looks, is at most ``alpha`` (the targets share it
-    equally). It rests on no model of the votes. Two things make it approximate: validation scores come from confusion
-    matrices of the other nine tenths of the validation votes, incidents' from all; tie-breaks come from a hash. An
+    the product alone would convict somebody. So the alarms of ``decoder_``, which the endpoint must use too, on clean
+    inputs that it has *not* seen are the reference: the ``reference`` votes, or else a part of the validation votes
+    that makes no confusion matrices. The incidents are tested against them: for target t an incident scores its
+    likelihood ratio for t, or lowest of all when its target is another (`compute_p_values`, `bet_on_small`).
+
+    Guarantee (Proposition 28 of docs/theory.md): if nobody attacks, and the inputs sent are exchangeable with those
+    compared with (same models, same kind of inputs, distinct ones in random order), then the chance that anyone is ever
+    convicted, for any target, however often one looks, and for any number of clean inputs, is at most ``alpha`` (the
+    targets share it equally). It rests on no model of the votes, and takes SHA-256, which breaks ties, for random. An
     adversary who sends *crafted* clean inputs breaks the assumption, as does a change of the inputs' distribution.
 
     *Not* bounded: naming the wrong user when somebody does attack; that is the posterior's, measured in docs/ledger.md.
@@ -126,6 +128,8 @@ class Examiner:
         Least posterior probability of a convicted user.
     false_alarms : float
         :math:`\epsilon`, share of incidents taken for false alarms, between 0 and 1.
+    reference : VoteSet, optional
+        Clean votes of the same models on inputs that are not among the validation inputs.
     **assumptions
         Of the decoder: ``attack_rate``, ``success_rate``, ``attackers_prior``.
     """
@@ -139,6 +143,7 @@ class Examiner:
         alpha: float = 0.01,
         certainty: float = 0.99,
         false_alarms: float = 0.1,
+        reference: VoteSet | None = None,
         **assumptions: Any,
     ) -> None:
         self.code = code
@@ -148,35 +153,46 @@ class Examiner:
         self.alpha = alpha
         self.certainty = certainty
         self.false_alarms = false_alarms
+        self.reference = reference
         self.assumptions = assumptions
 
     @cached_property
+    def parts_(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the validation votes that make the confusion matrices, and rows that are compared with.
+
+        With a reference all make matrices. Without one, half of them; if they are few up to three quarters, until there
+        are `FIT_PER_CLASS` a class. The order is fixed and looks at nothing but the number of inputs.
+        """
+        if self.reference is not None:
+            return np.arange(len(self.validation.votes)), np.arange(0)
+        size = len(self.validation.votes)
+        cut = max(size // 2, min(FIT_PER_CLASS * self.n_classes, size * 3 // 4))
+        first, second = np.split(np.random.default_rng(0).permutation(size), [cut])
+        return first, second
+
+    @cached_property
     def decoder_(self) -> BayesDecoder:
-        """The decoder, confusion matrices from all validation votes; the parameters are checked here."""
+        """The decoder, its confusion matrices from the first part of the validation votes."""
         for name in ("alpha", "certainty", "false_alarms"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"{name} must be above 0 and below 1, got {getattr(self, name)}")
-        return self._fit(np.arange(len(self.validation.votes)))
+        votes, labels = self.validation.votes, self.validation.labels
+        if labels is None or len(votes) < 2:
+            raise InputError("evidence: validation votes with labels are needed, two inputs at least")
+        rows = self.parts_[0]
+        confusion = estimate_confusion(votes[rows], labels[rows], self.n_classes)
+        return BayesDecoder(self.code, confusion, **self.assumptions)
 
     @cached_property
     def reference_(self) -> Alarms:
-        """False alarms on the validation votes, each part scored by a decoder that has not seen it."""
-        size = len(self.validation.votes)
-        # Any order would do; a fixed one makes the same evidence from the same ledger.
-        part = np.random.default_rng(0).permutation(size) % min(FOLDS, size)
-        rows, targets, scores = [], [], []
-        for fold in range(min(FOLDS, size)):
-            inside = np.flatnonzero(part == fold)
-            found = find_alarms(self._fit(np.flatnonzero(part != fold)), self.validation.votes[inside], self.threshold)
-            rows.append(inside[found.rows])
-            targets.append(found.targets)
-            scores.append(found.scores)
-        return Alarms(np.concatenate(rows), np.concatenate(targets), np.concatenate(scores))
+        """Alarms on clean inputs that the decoder has not seen: false ones."""
+        unseen = self.validation.votes[self.parts_[1]] if self.reference is None else self.reference.votes
+        return find_alarms(self.decoder_, unseen, self.threshold)
 
     def raise_threshold(self, threshold: float) -> "Examiner":
         """Return the same examiner with another threshold."""
-        limits = {"alpha": self.alpha, "certainty": self.certainty, "false_alarms": self.false_alarms}
-        return Examiner(self.code, self.validation, self.n_classes, threshold, **limits, **self.assumptions)
+        limits = (self.alpha, self.certainty, self.false_alarms, self.reference)
+        return Examiner(self.code, self.validation, self.n_classes, threshold, *limits, **self.assumptions)
 
     def examine(self, votes: ArrayLike, digests: Sequence[str]) -> dict[int, Evidence]:
         """Weigh incidents in order of arrival; return the evidence of every target among them, ascending.
@@ -195,13 +211,6 @@ class Examiner:
         return {
             target: self._weigh(target, kept[found.rows], found, names) for target in np.unique(found.targets).tolist()
         }
-
-    def _fit(self, rows: NDArray[np.int64]) -> BayesDecoder:
-        votes, labels = self.validation.votes, self.validation.labels
-        if labels is None or len(votes) < 2:
-            raise InputError("evidence: validation votes with labels are needed, two inputs at least")
-        confusion = estimate_confusion(votes[rows], labels[rows], self.n_classes)
-        return BayesDecoder(self.code, confusion, **self.assumptions)
 
     def _weigh(self, target: int, votes: NDArray[np.int64], found: Alarms, names: Sequence[str]) -> Evidence:
         # 1. Is it an attack? Scores of other targets rank below all scores of this one.

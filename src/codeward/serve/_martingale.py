@@ -3,11 +3,12 @@ r"""A betting test that a stream of scores is like the scores it is compared wit
 Conformal test martingales (Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapter 8): under the
 null hypothesis that reference and stream are exchangeable, the smoothed online p-values
 
-.. math:: p_u = \frac{\#\{i < u : s_i > s_u\} + \theta_u \#\{i \le u : s_i = s_u\}}{n + u}
+.. math:: p_u = \frac{\#\{i \le u : s_i > s_u\} + \theta_u \#\{i \le u : s_i = s_u\}}{n + u}
 
 (i running over the n references and the stream so far, theta uniform) are independent and uniform on 0..1. A gambler
 who bets on small p-values with factors of mean 1 multiplies a capital of 1 without expected gain, and by Ville's
-inequality the chance that it *ever* reaches 1/a is at most a. No model of the scores is involved.
+inequality the chance that it *ever* reaches 1/a is at most a. No model of the scores is involved, and n may be any
+number: each p-value ranks among the earlier *stream* too, so that sharing one small reference does no harm.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 #: Shares of attacks that gamblers expect in the stream, and shares of the references they expect above them: one
 #: gambler a pair.
-SHARES, OVERLAPS = (0.5, 0.9), (0.0, 0.15)
+SHARES, OVERLAPS = (0.1, 0.5, 0.9), (0.0, 0.15)
 
 
 def compute_p_values(
@@ -34,18 +35,22 @@ def compute_p_values(
     theta : ndarray, shape (q,)
         Tie-breaks, uniform on 0..1 and independent of the scores.
     """
-    seen = sorted(reference.tolist())
-    found = np.empty(stream.size)
-    for place, score in enumerate(stream.tolist()):
+    counted = np.isfinite(stream)
+    seen = sorted(reference[np.isfinite(reference)].tolist())
+    # The lowest of all tie with each other and have everything else above them.
+    above = (len(seen) + np.cumsum(counted)).astype(float)
+    total = reference.size + np.arange(1, stream.size + 1)
+    ties = total - above
+    for place in np.flatnonzero(counted).tolist():
+        score = float(stream[place])
         insort(seen, score)
-        above = len(seen) - bisect_right(seen, score)
-        ties = len(seen) - above - bisect_left(seen, score)
-        found[place] = (above + theta[place] * ties) / len(seen)
-    return found
+        right = bisect_right(seen, score)
+        above[place], ties[place] = len(seen) - right, right - bisect_left(seen, score)
+    return np.asarray((above + theta * ties) / total)
 
 
-def bet_on_small(p_values: NDArray[np.float64], n_reference: int) -> NDArray[np.float64]:
-    r"""Return the log of the capital after each p-value, shape (q,), starting from log 1.
+def bet_on_small(p_values: NDArray[np.float64], n_reference: NDArray[np.int64] | int) -> NDArray[np.float64]:
+    r"""Return the log of the capital after each p-value, shape (..., q), starting from log 1.
 
     A gambler with share :math:`\pi` and overlap :math:`h` takes attacks to rank above all but :math:`h n` references:
     the next attack then has a p-value below :math:`a_u = (h n + 1 + A_u) / (n + u)`, with :math:`A_u` the earlier
@@ -55,16 +60,27 @@ def bet_on_small(p_values: NDArray[np.float64], n_reference: int) -> NDArray[np.
 
     (:math:`a_u` depends on the past only). The capital is the mean over all gamblers; had a gambler known that every
     attack ranks above every reference, q attacks would multiply it by nearly the number of ways to choose q of n + q.
+
+    Parameters
+    ----------
+    p_values : ndarray, shape (..., q)
+        One or more streams, each along the last axis.
+    n_reference : int or ndarray, shape (...)
+        Size of the reference of each stream.
     """
-    factors = np.empty((p_values.size, len(SHARES), len(OVERLAPS)))
-    for column, overlap in enumerate(OVERLAPS):
-        bounds, hits = [], 0
-        for place, p in enumerate(p_values.tolist(), start=1):
-            bounds.append(min((overlap * n_reference + 1 + hits) / (n_reference + place), 1.0))
-            hits += p <= bounds[-1]
-        bound = np.array(bounds)
-        gain = (p_values <= bound) / bound - 1
-        factors[:, :, column] = 1 + np.multiply.outer(gain, SHARES)
-    logs = np.cumsum(np.log(factors.reshape(p_values.size, -1)), axis=0)
-    top = logs.max(axis=1, initial=-np.inf, keepdims=True)
-    return np.asarray(top[:, 0] + np.log(np.exp(logs - top).mean(axis=1)))
+    *streams, length = p_values.shape
+    size = np.broadcast_to(np.asarray(n_reference, dtype=float), streams)[..., None]
+    first = np.multiply.outer(np.asarray(n_reference, dtype=float), OVERLAPS) + 1
+    hits = np.zeros((*streams, len(OVERLAPS)))
+    gains = np.empty((length, *streams, len(OVERLAPS)))
+    for place in range(length):
+        bound = np.minimum((first + hits) / (size + place + 1), 1.0)
+        hit = p_values[..., place, None] <= bound
+        gains[place] = hit / bound - 1
+        hits += hit
+    capital = np.zeros((length, *streams))
+    totals = [np.cumsum(np.log1p(share * gains), axis=0) for share in SHARES]
+    top = np.max([total.max(axis=-1, initial=-np.inf) for total in totals], axis=0)
+    for total in totals:
+        capital += np.exp(total - top[..., None]).sum(axis=-1)
+    return np.moveaxis(top + np.log(capital / (len(SHARES) * len(OVERLAPS))), 0, -1)

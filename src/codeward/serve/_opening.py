@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from codeward._errors import InputError
 from codeward.codes import inspect
 from codeward.data import Samples, render
-from codeward.decoding import BayesDecoder
 from codeward.experiments import ServedRun, load_served
 from codeward.serve._cell import RunCell, find_cell
 from codeward.serve._evidence import Examiner
@@ -69,20 +67,11 @@ def open_run(
     """
     cell = find_cell(folder, repeat, n_attackers)
     served = load_served(folder, cell.repeat, cell.n_attackers)
-    confusion = cell.validation.confusion
-    if confusion is None:
-        raise InputError(f"{folder}: the validation votes hold no confusion matrices")
-    inspection = inspect(cell.code)
-    assumptions = cell.serving_assumptions(expect)
-    guard = Guard(
-        StackedModels(served.ensemble),
-        BayesDecoder(cell.code, confusion, **assumptions),
-        inspection,
-        threshold,
-        served.threat,
-    )
-    guard.judge(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
     examiner = cell.examiner(expect, threshold=threshold)
+    inspection = inspect(cell.code)
+    # The examiner's decoder: incidents are compared with validation inputs that it has not seen either.
+    guard = Guard(StackedModels(served.ensemble), examiner.decoder_, inspection, threshold, served.threat)
+    guard.judge(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
     return GuardedRun(cell, guard, examiner, _hang_gallery(served), _write_card(cell, guard, served))
 
 
