@@ -1,15 +1,15 @@
 """Accuracy of codeward's GPU engine against a plain float32 PyTorch loop on the same data, batches and initial weights.
 
-    python -m benchmarks.accuracy_gpu lanes cifar10 -o lanes.json
+    python -m benchmarks.accuracy_gpu graphs cifar10 -o graphs.json
     python -m benchmarks.accuracy_gpu plain cifar10 --part 0 --parts 3 -o plain0.json
-    python -m benchmarks.accuracy_gpu show lanes.json plain0.json plain1.json plain2.json
+    python -m benchmarks.accuracy_gpu show graphs.json plain0.json plain1.json plain2.json
 
 With Adam at a constant rate the accuracy of one model goes up and down by more than a point from step to step, which
 hides a difference of half a point. So every model is asked many times in its last epochs, on the whole test set, and
 its mean is compared with that of its twin: same users, same initial weights, same batches and crops in both. ``--part``
 divides the plain models over processes, which a GPU can run side by side. Needs ``CODEWARD_DATA`` and a GPU. The plain
-loop computes as torch does by default: float32, convolutions in TF32. ``lanes`` also prints its time a model-step until
-the first model is asked.
+loop computes as torch does by default: float32, convolutions in TF32. ``graphs`` also prints its time a model-step
+until the first model is asked.
 """
 
 import argparse
@@ -28,16 +28,16 @@ from codeward._progress import silent
 from codeward.codes import Code
 from codeward.data import Samples, load_dataset
 from codeward.training import PRESETS, ModelPlan, TrainingSettings, build_network, plan_models
-from codeward.training import _graph_engine as lanes_module
-from codeward.training._device_samples import ResidentSamples, arrange
-from codeward.training._graph_engine import Lane
-from codeward.training._jobs import Job, Reporter, Workshop
+from codeward.training import _graph_engine as engine
+from codeward.training._device_samples import DeviceSamples, arrange
+from codeward.training._graph_engine import GraphTrainer
+from codeward.training._jobs import Job, Reporter, TrainingContext
 from codeward.training._plan import count_steps
 
 #: Users of the data set, users in each model, models, epochs at the end in which models are asked.
 CASES = {"cifar10": (16, 3, 8, 5), "mnist": (12, 12, 6, 2)}
 
-#: Steps between two questions; a multiple of the steps that a lane queues at a time.
+#: Steps between two questions; a multiple of the steps that a trainer queues at a time.
 EVERY = 32
 
 
@@ -45,7 +45,7 @@ class Examiner:
     """Asks networks about the test set at the steps that count."""
 
     def __init__(self, test: Samples, settings: TrainingSettings, steps: int, last: int) -> None:
-        self.samples = ResidentSamples([test], settings, torch.device("cuda"))
+        self.samples = DeviceSamples([test], settings, torch.device("cuda"))
         self.steps, self.first = steps, steps - last
         self.accuracy: dict[int, list[float]] = {}
 
@@ -65,7 +65,7 @@ class Examiner:
         self.accuracy.setdefault(number, []).append(right / len(everything))
 
 
-def deal(dataset: str) -> tuple[list[Samples], Samples, list[ModelPlan], TrainingSettings, int]:
+def split_users(dataset: str) -> tuple[list[Samples], Samples, list[ModelPlan], TrainingSettings, int]:
     """Return users, test set, plans, recipe and the steps at the end in which models are asked."""
     n_users, each, n_models, last = CASES[dataset]
     pair = load_dataset(dataset)
@@ -79,7 +79,7 @@ def deal(dataset: str) -> tuple[list[Samples], Samples, list[ModelPlan], Trainin
 
 
 def train_plain(dataset: str, part: int, parts: int) -> dict[str, object]:
-    users, test, plans, settings, last = deal(dataset)
+    users, test, plans, settings, last = split_users(dataset)
     own = [number for number in range(len(plans)) if number % parts == part]
     examiner = Examiner(test, settings, count_steps(plans[0], [len(user) for user in users], settings), last)
 
@@ -92,8 +92,8 @@ def train_plain(dataset: str, part: int, parts: int) -> dict[str, object]:
     return {"arm": "plain", "seconds": time.perf_counter() - start, "accuracy": examiner.accuracy}
 
 
-def train_with_lanes(dataset: str) -> dict[str, object]:
-    users, test, plans, settings, last = deal(dataset)
+def train_with_graphs(dataset: str) -> dict[str, object]:
+    users, test, plans, settings, last = split_users(dataset)
     sizes = [len(user) for user in users]
     examiner = Examiner(test, settings, count_steps(plans[0], sizes, settings), last)
     shape = tuple(users[0].images.shape[1:])
@@ -102,7 +102,7 @@ def train_with_lanes(dataset: str) -> dict[str, object]:
     times: list[float] = []
     launched = 0
 
-    class WatchedLane(Lane):
+    class WatchedTrainer(GraphTrainer):
         def load(self, start) -> None:
             self.number = numbers[start.seed % 2**31]
             super().load(start)
@@ -122,24 +122,24 @@ def train_with_lanes(dataset: str) -> dict[str, object]:
                 network.load_state_dict(self.export()())
                 examiner.ask(self.number, network, half=True)
 
-    lanes_module.Lane = WatchedLane
-    samples = ResidentSamples(users, settings, torch.device("cuda"))
+    engine.GraphTrainer = WatchedTrainer
+    samples = DeviceSamples(users, settings, torch.device("cuda"))
     reporter = Reporter(silent(), len(plans))
-    shop = Workshop(settings, "bfloat16", shape, sizes, samples, reporter, lambda job, weights: None)
+    context = TrainingContext(settings, "bfloat16", shape, sizes, samples, reporter, lambda job, weights: None)
     start = time.perf_counter()
-    lanes_module.train_lanes([Job(plan, str(number)) for number, plan in enumerate(plans)], shop)
+    engine.train_graphs([Job(plan, str(number)) for number, plan in enumerate(plans)], context)
     rate = (times[1] - times[0]) / launched * 1e3
     print(f"{dataset}: {rate:.4f} ms per model-step over the first {launched} (models loaded, none asked)")
     seconds = time.perf_counter() - start
-    return {"arm": "lanes", "seconds": seconds, "ms_per_model_step": rate, "accuracy": examiner.accuracy}
+    return {"arm": "graphs", "seconds": seconds, "ms_per_model_step": rate, "accuracy": examiner.accuracy}
 
 
 def show(files: Sequence[Path]) -> None:
     arms: dict[str, dict[str, list[float]]] = {}
     for file in files:
         content = json.loads(file.read_text())
-        arms.setdefault(content["arm"], {}).update(content["accuracy"])
-    common = sorted(set(arms["lanes"]) & set(arms["plain"]), key=int)
+        arms.setdefault(content["arm"].replace("lanes", "graphs"), {}).update(content["accuracy"])
+    common = sorted(set(arms["graphs"]) & set(arms["plain"]), key=int)
     means = {arm: np.array([np.mean(given[model]) for model in common]) for arm, given in arms.items()}
     for arm, values in means.items():
         asked = len(arms[arm][common[0]])
@@ -147,8 +147,8 @@ def show(files: Sequence[Path]) -> None:
         error = _error(values)
         print(f"{arm}: {len(common)} models, each asked {asked} times: mean {values.mean():.4f} +- {error:.4f},")
         print(f"  {values.min():.4f} to {values.max():.4f}; after the last step {final:.4f}")
-    gap = means["lanes"] - means["plain"]
-    print(f"lanes - plain, model by model: {gap.mean():+.4f} +- {_error(gap):.4f} (standard error)")
+    gap = means["graphs"] - means["plain"]
+    print(f"graphs - plain, model by model: {gap.mean():+.4f} +- {_error(gap):.4f} (standard error)")
 
 
 def _error(values: NDArray[np.float64]) -> float:
@@ -158,7 +158,7 @@ def _error(values: NDArray[np.float64]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sub = parser.add_subparsers(dest="command", required=True)
-    for name in ("lanes", "plain"):
+    for name in ("graphs", "plain"):
         arm = sub.add_parser(name)
         arm.add_argument("dataset", choices=CASES)
         arm.add_argument("-o", "--output", type=Path, required=True)
@@ -170,7 +170,7 @@ def main() -> None:
     if options.command == "show":
         show(options.files)
         return
-    train = {"lanes": lambda: train_with_lanes(options.dataset)}.get(
+    train = {"graphs": lambda: train_with_graphs(options.dataset)}.get(
         options.command, lambda: train_plain(options.dataset, options.part, options.parts)
     )
     about = {"dataset": options.dataset, "torch": torch.__version__, "device": torch.cuda.get_device_name()}

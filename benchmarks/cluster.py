@@ -23,7 +23,7 @@ from codeward.training._jobs import count_workers
 from codeward.training._ray_tasks import Recipe, count_multiplications
 
 
-def deal(samples: Samples, n_users: int) -> list[Samples]:
+def split_users(samples: Samples, n_users: int) -> list[Samples]:
     return [samples.take(part) for part in np.array_split(np.arange(len(samples)), n_users)]
 
 
@@ -33,7 +33,7 @@ def time_start() -> None:
     import ray  # noqa: F401
 
     marks = {"import": time.perf_counter() - begin}
-    users = deal(load_dataset("digits").train.take(np.arange(24)), 12)
+    users = split_users(load_dataset("digits").train.take(np.arange(24)), 12)
     settings = replace(PRESETS["digits"], epochs=1)
     cluster = Cluster("local")
     for name, step in (
@@ -54,7 +54,7 @@ def time_start() -> None:
 
 def time_core(name: str, samples: Samples, settings: TrainingSettings, repeats: int) -> None:
     """Print the forward multiplications a second that one core trains at, from processor seconds."""
-    users, code = deal(samples, 12), named_code("d")
+    users, code = split_users(samples, 12), named_code("d")
     images = settings.epochs * sum(len(users[user]) for row in code.matrix for user in np.flatnonzero(row))
     recipe = Recipe(settings, "float32", samples.images.shape[1:], "cpu", "")
     least = np.inf
@@ -68,7 +68,7 @@ def time_core(name: str, samples: Samples, settings: TrainingSettings, repeats: 
 
 def race(repeats: int) -> None:
     """Train the digits ensemble of the main job (code c, 20 epochs) with and without Ray, in turns."""
-    users, code, settings = deal(load_dataset("digits").train, 12), named_code("c"), PRESETS["digits"]
+    users, code, settings = split_users(load_dataset("digits").train, 12), named_code("c"), PRESETS["digits"]
     best: dict[str, float] = {}
     for _ in range(repeats):
         for side, cluster in (("serial", None), ("Ray on this machine", "local")):

@@ -10,7 +10,7 @@ from codeward.data import Overlay, Samples
 from codeward.training import PRESETS, ModelStore, drop_users, plan_models, train_ensemble, train_ensembles
 
 RECIPE = replace(PRESETS["digits"], epochs=1, batch_size=32)
-ENGINES = ("loop", "stacked")
+ENGINES = ("loop", "compiled")
 FIRST = Code([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1]])
 SECOND = Code([[1, 1, 1, 1], [0, 1, 1, 0], [0, 1, 1, 0]])
 

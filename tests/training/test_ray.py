@@ -52,7 +52,7 @@ def recipe(epochs=1, architecture="digits-cnn"):
     return replace(PRESETS["digits"], epochs=epochs, batch_size=32, architecture=architecture)
 
 
-KINDS = (("stacked", "digits-cnn"), ("loop", "mnist-cnn"))
+KINDS = (("compiled", "digits-cnn"), ("loop", "mnist-cnn"))
 
 
 def weights_in(root):

@@ -27,7 +27,7 @@ from codeward.training._ray_tasks import (
     unpack_samples,
 )
 
-RECIPE = Recipe(replace(PRESETS["digits"], epochs=1), "float32", (1, 8, 8), "cpu", "stacked")
+RECIPE = Recipe(replace(PRESETS["digits"], epochs=1), "float32", (1, 8, 8), "cpu", "compiled")
 
 
 def make_samples(n=10, overlays=True):
@@ -88,7 +88,7 @@ def test_what_a_user_hides_in_an_array_does_not_travel():
 def test_a_chunk_gives_the_bytes_of_the_serial_engine_whatever_is_cut():
     users = [make_samples(n) for n in (40, 30, 50)]
     code = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
-    whole = train_ensemble(users, code, RECIPE.settings, 1, device="cpu", engine="stacked")
+    whole = train_ensemble(users, code, RECIPE.settings, 1, device="cpu", engine="compiled")
     from safetensors.torch import save
 
     from codeward.training import plan_models
@@ -193,7 +193,7 @@ def test_without_ray_the_line_says_what_to_install(monkeypatch, capsys, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--engine", "stacked"], "expected serial or ray"),
+        (["--engine", "loop"], "expected serial or ray"),
         (["--address", "auto"], "goes with --engine ray"),
         (["--engine", "serial", "--address", "auto"], "goes with --engine ray"),
         (["--engine", "ray", "--address", "nonsense"], "local, auto or HOST:PORT"),

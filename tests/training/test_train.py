@@ -8,10 +8,10 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
 from codeward.training import PRESETS, ModelStore, build_network, plan_batches, plan_models, train_ensemble, vote
-from codeward.training._device_samples import ResidentSamples
+from codeward.training._device_samples import DeviceSamples
 
 RECIPE = replace(PRESETS["digits"], epochs=2, batch_size=32)
-ENGINES = ("loop", "stacked")
+ENGINES = ("loop", "compiled")
 CODE = Code([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1], [1, 0, 1, 0]])
 
 
@@ -112,7 +112,7 @@ def test_augmentation_crops_and_flips_and_the_overlay_comes_last():
         images, np.zeros(6, np.int64), (Overlay(values, alpha),), np.array([0, -1, 0, -1, 0, -1], np.int32)
     )
     recipe = replace(PRESETS["cifar10"], mean=(0.0,), std=(1.0,))
-    resident = ResidentSamples([samples], recipe, torch.device("cpu"))
+    resident = DeviceSamples([samples], recipe, torch.device("cpu"))
     codes = np.array([0, 40, 80, 81, 121, 161], dtype=np.uint8)
     got = resident.gather(torch.arange(6), torch.from_numpy(codes)).numpy()
     padded = np.pad(images, ((0, 0), (0, 0), (4, 4), (4, 4)))
@@ -158,8 +158,8 @@ def test_scores_are_log_probabilities_and_are_read_from_the_store_the_second_tim
         ({"settings": replace(RECIPE, mean=(0.1,) * 3, std=(0.1,) * 3)}, "channels"),
         ({"settings": replace(RECIPE, architecture="lenet")}, "package.module:function"),
         ({"settings": replace(RECIPE, architecture="collections:Counter")}, "Module"),
-        ({"engine": "lanes"}, "GPU"),
-        ({"engine": "stacked", "settings": replace(RECIPE, architecture="resnet18")}, "sequential"),
+        ({"engine": "graphs"}, "GPU"),
+        ({"engine": "compiled", "settings": replace(RECIPE, architecture="resnet18")}, "sequential"),
         ({"device": "tpu"}, "auto, cpu or cuda"),
     ],
 )
@@ -167,3 +167,13 @@ def test_impossible_requests_are_refused_with_a_reason(change, words):
     arguments = {"users": make_users(), "code": CODE, "settings": RECIPE, "seed": 0, "device": "cpu"} | change
     with pytest.raises(InputError, match=words):
         train_ensemble(**arguments)
+
+
+def test_engines_are_found_by_their_former_names():
+    users = make_users()
+    now, before = (
+        train_ensemble(users, CODE, RECIPE, 3, device="cpu", engine=name) for name in ("compiled", "stacked")
+    )
+    assert now.keys == before.keys
+    with pytest.raises(InputError, match="graphs needs a GPU"):
+        train_ensemble(users, CODE, RECIPE, 3, device="cpu", engine="lanes")

@@ -114,7 +114,7 @@ class TrainingSection(Section):
     weight_decay: float | None = Field(default=None, ge=0)
     augmentation: Literal["none", "crop-flip"] | None = None
     precision: Literal["auto", "float32", "bfloat16"] | None = None
-    engine: Literal["auto", "loop", "stacked", "lanes"] = "auto"
+    engine: Literal["auto", "loop", "compiled", "graphs", "stacked", "lanes"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 

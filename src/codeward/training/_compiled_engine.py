@@ -13,8 +13,8 @@ from torch import nn
 
 from codeward._errors import InputError
 from codeward.training._compiled_program import Blueprint, round_up, run_program
-from codeward.training._device_samples import ResidentSamples
-from codeward.training._jobs import Job, Weights, Workshop, count_workers, run_in_threads
+from codeward.training._device_samples import DeviceSamples
+from codeward.training._jobs import Job, TrainingContext, Weights, count_workers, run_in_threads
 from codeward.training._plan import batch_width, count_steps, plan_batches
 from codeward.training._vectors import LANES
 
@@ -28,29 +28,29 @@ _GATHERED = 2**18
 _KEPT = 2**24
 
 
-def train_stacked(jobs: Sequence[Job], shop: Workshop) -> None:
+def train_compiled(jobs: Sequence[Job], context: TrainingContext) -> None:
     """Train every job by itself, one a core at a time, the longest first.
 
     A model is computed by the same calls on the same shapes whatever trains beside it, in memory of its own: its bytes
     depend on its own job only.
     """
-    longest_first = sorted(jobs, key=lambda job: -count_steps(job.plan, shop.sizes, shop.settings))
+    longest_first = sorted(jobs, key=lambda job: -count_steps(job.plan, context.sizes, context.settings))
     blueprints: dict[tuple[str, int], Blueprint] = {}
-    tasks = [partial(_train_one, job, shop, blueprints) for job in longest_first]
-    run_in_threads(tasks, shop.stop, count_workers(len(tasks)))
+    tasks = [partial(_train_one, job, context, blueprints) for job in longest_first]
+    run_in_threads(tasks, context.stop, count_workers(len(tasks)))
 
 
-def _train_one(job: Job, shop: Workshop, blueprints: dict[tuple[str, int], Blueprint]) -> None:
-    settings, samples, seed = shop.settings, shop.samples, job.plan.seed
-    own_sizes = [shop.sizes[user] for user in job.plan.users]
+def _train_one(job: Job, context: TrainingContext, blueprints: dict[tuple[str, int], Blueprint]) -> None:
+    settings, samples, seed = context.settings, context.samples, job.plan.seed
+    own_sizes = [context.sizes[user] for user in job.plan.users]
     width = batch_width(own_sizes, settings.batch_size)
-    stream = plan_batches(job.plan, shop.sizes, settings, width)
+    stream = plan_batches(job.plan, context.sizes, settings, width)
     batch = round_up(width)
-    built = shop.build(seed)
+    built = context.build(seed)
     # By all that a blueprint depends on, since kernels trust it: a builder of the user's may not always build alike.
     like = repr(built), batch
     if like not in blueprints:
-        blueprints[like] = Blueprint(built, shop.shape, batch)
+        blueprints[like] = Blueprint(built, context.shape, batch)
     blueprint = blueprints[like]
     if blueprint.n_classes < settings.n_classes:
         raise InputError(f"architecture: {blueprint.n_classes} outputs, but n_classes is {settings.n_classes}")
@@ -58,14 +58,14 @@ def _train_one(job: Job, shop: Workshop, blueprints: dict[tuple[str, int], Bluep
     # Places past the width repeat the batch's last sample; they have no weight in the loss.
     filled = np.minimum(np.arange(batch), width - 1)
     index, shifts = stream.index[:, filled], stream.shifts[:, filled]
-    rate, decay, pixels = settings.learning_rate, settings.weight_decay, int(np.prod(shop.shape))
+    rate, decay, pixels = settings.learning_rate, settings.weight_decay, int(np.prod(context.shape))
     together = max(1, _GATHERED // (batch * pixels))
     own = None if samples.augments or sum(own_sizes) * pixels > _KEPT else np.unique(index)
     if own is not None:
         images, labels = _take(samples, own, None)
         index = np.searchsorted(own, index)
     for start in range(0, len(stream), together):
-        if shop.stop.is_set():
+        if context.stop.is_set():
             return
         part = slice(start, start + together)
         which = index[part]
@@ -75,12 +75,12 @@ def _train_one(job: Job, shop: Workshop, blueprints: dict[tuple[str, int], Bluep
         network.train(images, labels, which, stream.counts[part], 1 / stream.full, rate, decay)
         epochs = (start + len(which)) // stream.steps_per_epoch - start // stream.steps_per_epoch
         if epochs:
-            shop.reporter.advance(epochs=epochs, images=epochs * sum(own_sizes))
-    shop.finish(job, network.weights())
+            context.reporter.advance(epochs=epochs, images=epochs * sum(own_sizes))
+    context.finish(job, network.weights())
 
 
 def _take(
-    samples: ResidentSamples, index: NDArray[np.int64], shifts: NDArray[np.uint8] | None
+    samples: DeviceSamples, index: NDArray[np.int64], shifts: NDArray[np.uint8] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the images at ``index``, (n, channels * height * width), and their labels."""
     where = torch.from_numpy(index)

@@ -12,7 +12,7 @@ from codeward.training._plan import SHIFTS
 from codeward.training._training_settings import CROP_PADDING, TrainingSettings
 
 
-class ResidentSamples:
+class DeviceSamples:
     """Samples of all users, concatenated, as tensors on a device.
 
     Parameters

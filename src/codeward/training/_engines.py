@@ -7,52 +7,61 @@ from torch import nn
 
 from codeward._errors import InputError
 from codeward.training._architectures import Shape
-from codeward.training._jobs import Job, Workshop
+from codeward.training._jobs import Job, TrainingContext
 from codeward.training._replaced_layers import draws_globally
 
-ENGINES = ("auto", "loop", "stacked", "lanes")
+ENGINES = ("auto", "loop", "compiled", "graphs")
+
+#: Names that engines had before; configurations may still say them, and the keys of models always do.
+_FORMER_NAMES = {"compiled": "stacked", "graphs": "lanes"}
 
 #: Multiplications of one image's forward pass up to which the compiled layers were measured, and found faster than
 #: torch's on a CPU (docs/training-speed.md).
-STACKED_LIMIT = 20_000_000
+COMPILED_LIMIT = 20_000_000
 
 
 def choose_engine(network: nn.Module, shape: Shape, device: torch.device, engine: str) -> str:
-    """Return ``loop``, ``stacked`` or ``lanes``.
+    """Return ``loop``, ``compiled`` or ``graphs``; former names (``stacked``, ``lanes``) are understood.
 
     The rule looks at the architecture and the device type only. It must not look at how many models are left to train
     or at a stopwatch: the last bits of a model depend on the engine, and a model must come out the same when the others
     are cached already. Measurements (docs/training-speed.md) are behind the rule instead.
 
-    - GPU: ``lanes``, except for networks that draw random numbers inside ``forward`` (``loop``).
-    - CPU: ``stacked`` (compiled layers) for sequential networks up to `STACKED_LIMIT`, ``loop`` for all others.
+    - GPU: ``graphs`` (a CUDA graph of one step), ``loop`` for networks that draw random numbers inside ``forward``.
+    - CPU: ``compiled`` for sequential networks up to `COMPILED_LIMIT`, ``loop`` for all others.
     """
+    engine = next((name for name, former in _FORMER_NAMES.items() if former == engine), engine)
     if engine not in ENGINES:
         raise InputError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
-    stackable = is_compilable(network)
-    if engine == "stacked" and (not stackable or device.type != "cpu"):
-        raise InputError("engine: stacked is for sequential networks of common layers on a CPU; use auto")
-    if engine == "lanes" and device.type != "cuda":
-        raise InputError("engine: lanes needs a GPU; use auto")
-    if engine == "lanes" and draws_globally(network, shape):
+    compilable = is_compilable(network)
+    if engine == "compiled" and (not compilable or device.type != "cpu"):
+        raise InputError("engine: compiled is for sequential networks of common layers on a CPU; use auto")
+    if engine == "graphs" and device.type != "cuda":
+        raise InputError("engine: graphs needs a GPU; use auto")
+    if engine == "graphs" and draws_globally(network, shape):
         raise InputError("engine: this network draws random numbers inside forward; use auto or loop")
     if engine != "auto":
         return engine
     if device.type == "cuda":
-        return "loop" if draws_globally(network, shape) else "lanes"
-    return "stacked" if stackable and count_multiplications(network, shape) <= STACKED_LIMIT else "loop"
+        return "loop" if draws_globally(network, shape) else "graphs"
+    return "compiled" if compilable and count_multiplications(network, shape) <= COMPILED_LIMIT else "loop"
 
 
-def run_engine(engine: str, jobs: Sequence[Job], shop: Workshop) -> None:
+def name_computation(device: str, engine: str, precision: str) -> str:
+    """Name what the last bits of a model depend on, as its key does (`model_key`)."""
+    return f"{device} {_FORMER_NAMES.get(engine, engine)} {precision}"
+
+
+def run_engine(engine: str, jobs: Sequence[Job], context: TrainingContext) -> None:
     """Train jobs with the engine that `choose_engine` named."""
     # Imported here: whoever trains with torch should not have to load a compiler.
-    if engine == "lanes":
-        from codeward.training._graph_engine import train_lanes as train
-    elif engine == "stacked":
-        from codeward.training._compiled_engine import train_stacked as train
+    if engine == "graphs":
+        from codeward.training._graph_engine import train_graphs as train
+    elif engine == "compiled":
+        from codeward.training._compiled_engine import train_compiled as train
     else:
         from codeward.training._loop_engine import train_loop as train
-    train(jobs, shop)
+    train(jobs, context)
 
 
 _LAYERS = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Flatten)
@@ -76,7 +85,7 @@ def is_compilable(network: nn.Module) -> bool:
 
 
 def count_multiplications(network: nn.Module, shape: Shape) -> int:
-    """Count the multiplications of one image's forward pass through a stackable network."""
+    """Count the multiplications of one image's forward pass through a compilable network."""
     values = torch.zeros(1, *shape)
     total = 0
     with torch.no_grad():

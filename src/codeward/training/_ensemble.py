@@ -13,7 +13,7 @@ from torch import nn
 from codeward._errors import InputError
 from codeward.data import Samples
 from codeward.training._architectures import Shape, build_network
-from codeward.training._device_samples import ResidentSamples, arrange
+from codeward.training._device_samples import DeviceSamples, arrange
 from codeward.training._jobs import Weights, count_workers, run_in_threads
 from codeward.training._model_store import ModelStore
 from codeward.training._training_settings import TrainingSettings
@@ -91,7 +91,7 @@ class Ensemble:
                     found[key, digest] = kept
         if missing:
             asked = {number for numbers in missing.values() for number in numbers}
-            resident = {number: ResidentSamples([sets[number]], self.settings, self.device) for number in asked}
+            resident = {number: DeviceSamples([sets[number]], self.settings, self.device) for number in asked}
             n_workers = 1 if self.device.type != "cpu" else count_workers(len(missing))
             # A network is built once a worker: drawing initial weights only to overwrite them costs more than asking.
             networks = [self._build() for _ in range(n_workers)]
@@ -126,7 +126,7 @@ class Ensemble:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return network
 
-    def _score(self, network: nn.Module, resident: ResidentSamples) -> NDArray[np.float32]:
+    def _score(self, network: nn.Module, resident: DeviceSamples) -> NDArray[np.float32]:
         device, parts = self.device, []
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             everything = torch.arange(len(resident.labels), device=device)

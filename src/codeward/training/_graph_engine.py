@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from codeward.training._adam import Update, WeightGroup, make_update
-from codeward.training._jobs import Job, Weights, Workshop
+from codeward.training._jobs import Job, TrainingContext, Weights
 from codeward.training._plan import BatchStream, count_steps, plan_batches
 from codeward.training._replaced_layers import CounterDropout, own_dropout, use_patches
 
@@ -29,18 +29,18 @@ _KEY_STEP = 0x9E3779B9 - 2**32
 _BATCH_COUNT = "num_batches_tracked"
 
 
-def make_loss(shop: Workshop) -> Loss:
+def make_loss(context: TrainingContext) -> Loss:
     """Return the loss of one step as a function of tensors only, from the batch's place in the stream to the mean.
 
     Everything from gathering and augmenting the batch on goes into one function so that a compiler can fuse it.
     """
-    samples, device, half = shop.samples, shop.samples.device, shop.precision == "bfloat16"
-    network = own_dropout(shop.build(0), None).train()
+    samples, device, half = context.samples, context.samples.device, context.precision == "bfloat16"
+    network = own_dropout(context.build(0), None).train()
     network = use_patches(network.to(device))
     for name in _uncounted(network):
         network.get_submodule(name).num_batches_tracked = None  # type: ignore[assignment]
     drops = [name for name, module in network.named_modules() if isinstance(module, CounterDropout)]
-    places = torch.arange(shop.settings.batch_size, device=device)
+    places = torch.arange(context.settings.batch_size, device=device)
 
     def loss(
         parameters: Named,
@@ -94,14 +94,14 @@ class Start:
         return Start({name: value.to(device) for name, value in weights.items()}, index, shifts, counts, stream, seed)
 
 
-class Lane:
+class GraphTrainer:
     """A model's weights, optimizer state and batches on the device, and its captured training step.
 
     Parameters
     ----------
-    shop : Workshop
+    context : TrainingContext
     steps : int
-        Length of the longest index stream the lane will hold.
+        Length of the longest index stream the trainer will hold.
     loss : callable
         From `make_loss`, compiled or not.
     update : callable
@@ -113,14 +113,14 @@ class Lane:
     copy that the network reads and the optimizer rewrites in the same pass; vectors (biases, batch norm) stay float32.
     """
 
-    def __init__(self, shop: Workshop, steps: int, loss: Loss, update: Update) -> None:
-        device, settings = shop.samples.device, shop.settings
-        network = shop.build(0).to(device)
+    def __init__(self, context: TrainingContext, steps: int, loss: Loss, update: Update) -> None:
+        device, settings = context.samples.device, context.settings
+        network = context.build(0).to(device)
         if device.type == "cuda":
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.loss = loss
         named = {name: value.detach() for name, value in network.named_parameters()}
-        half = torch.bfloat16 if shop.precision == "bfloat16" else torch.float32
+        half = torch.bfloat16 if context.precision == "bfloat16" else torch.float32
         self.groups: list[WeightGroup] = []
         self.masters: Named = {}
         self.parameters: Named = {}
@@ -175,7 +175,7 @@ class Lane:
     def load(self, start: Start) -> None:
         """Put a model at its start: initial weights, empty optimizer state, its own batches.
 
-        Waits for nothing: the copies come behind the steps that are queued in this lane.
+        Waits for nothing: the copies come behind the steps that are queued in this trainer.
         """
         with torch.cuda.stream(self.stream):
             for name, tensor in {**self.masters, **self.buffers}.items():
@@ -197,7 +197,7 @@ class Lane:
         self.launched = 0
 
     def launch(self, steps: int) -> None:
-        """Queue ``steps`` steps; wait first until all but the latest burst of this lane is done."""
+        """Queue ``steps`` steps; wait first until all but the latest burst of this trainer is done."""
         assert self.graph is not None
         while len(self.events) > 1:
             self.events.popleft().synchronize()
@@ -212,7 +212,7 @@ class Lane:
     def export(self) -> Callable[[], Weights]:
         """Copy the weights and buffers aside, behind all queued steps, and return a function that waits for them.
 
-        The lane may take its next model at once. The function returns CPU tensors in the network's own order.
+        The trainer may take its next model at once. The function returns CPU tensors in the network's own order.
         """
         done = torch.tensor(self.launched)
         with torch.cuda.stream(self.stream):
@@ -233,7 +233,7 @@ class Lane:
 def _uncounted(network: nn.Module) -> list[str]:
     """Name the batch norms whose count of batches nothing reads.
 
-    Counting costs a kernel a layer and step, and `Lane.export` knows the count.
+    Counting costs a kernel a layer and step, and `GraphTrainer.export` knows the count.
     """
     norms = {name: module for name, module in network.named_modules() if isinstance(module, _BatchNorm)}
     return [name for name, module in norms.items() if module.momentum is not None and module.track_running_stats]
@@ -243,28 +243,28 @@ _LOG = logging.getLogger(__name__)
 
 #: Models that train at a time: small networks leave most of the chip idle, large ones only its gaps.
 SMALL_NETWORK = 4_000_000
-LANES_SMALL, LANES_LARGE = 8, 4
+TRAINERS_SMALL, TRAINERS_LARGE = 8, 4
 
-#: Steps of a lane that are queued at a time; two such bursts wait on the device at most.
+#: Steps of a trainer that are queued at a time; two such bursts wait on the device at most.
 _BURST = 16
 
 
-def train_lanes(jobs: Sequence[Job], shop: Workshop) -> None:
-    """Train jobs on a GPU, a few at a time, each in its own lane.
+def train_graphs(jobs: Sequence[Job], context: TrainingContext) -> None:
+    """Train jobs on a GPU, a few at a time, each by a trainer of its own.
 
-    A lane holds one model: weights, optimizer state, index stream, a CUDA stream, and a CUDA graph of one whole
-    training step that finds its batch on the device by its own counter. Lanes share the read-only samples and nothing
-    else, and each computes with kernels of one fixed shape: a model's bytes do not depend on what the other lanes do or
-    on how many there are. A lane takes the next model as soon as its own is done, so models of unlike length waste
+    A trainer holds one model: weights, optimizer state, batches, a CUDA stream, and a CUDA graph of one whole training
+    step that finds its batch on the device by its own counter. Trainers share the read-only samples and nothing else,
+    and each computes with kernels of one fixed shape: a model's bytes do not depend on what the other trainers do or on
+    how many there are. A trainer takes the next model as soon as its own is done, so models of unlike length waste
     nothing and none gets extra steps. Tasks come in their order, so that the first are whole while others train on.
     """
-    steps = {job.key: count_steps(job.plan, shop.sizes, shop.settings) for job in jobs}
+    steps = {job.key: count_steps(job.plan, context.sizes, context.settings) for job in jobs}
     ordered = sorted(jobs, key=lambda job: (job.task, -steps[job.key]))
-    with _fixed_arithmetic(shop.precision):
-        lanes = _open_lanes(max(jobs, key=lambda job: steps[job.key]), len(jobs), shop)
-        shop.reporter.begin()
+    with _fixed_arithmetic(context.precision):
+        trainers = _open_trainers(max(jobs, key=lambda job: steps[job.key]), len(jobs), context)
+        context.reporter.begin()
         with ThreadPoolExecutor(1, "prepare") as preparing, ThreadPoolExecutor(1, "save") as saving:
-            _drive(lanes, ordered, shop, preparing, saving)
+            _drive(trainers, ordered, context, preparing, saving)
 
 
 @contextmanager
@@ -293,20 +293,20 @@ def _fixed_arithmetic(precision: str) -> Iterator[None]:
             setattr(cudnn, name, value)
 
 
-def _open_lanes(longest: Job, n_jobs: int, shop: Workshop) -> list[Lane]:
-    """Build and capture the lanes; compiled kernels when the compiler works, plain ones with a warning otherwise."""
-    size = sum(parameter.numel() for parameter in shop.build(0).parameters())
-    n_lanes = min(n_jobs, LANES_SMALL if size < SMALL_NETWORK else LANES_LARGE)
-    first = _prepare(longest, shop)
+def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[GraphTrainer]:
+    """Build and capture the trainers; compiled kernels when the compiler works, plain ones with a warning otherwise."""
+    size = sum(parameter.numel() for parameter in context.build(0).parameters())
+    n_trainers = min(n_jobs, TRAINERS_SMALL if size < SMALL_NETWORK else TRAINERS_LARGE)
+    first = _prepare(longest, context)
     steps = len(first.stream)
-    loss, update = make_loss(shop), make_update(shop.settings)
+    loss, update = make_loss(context), make_update(context.settings)
 
-    def open_all(loss: Loss, update: Update) -> list[Lane]:
-        lanes = [Lane(shop, steps, loss, update) for _ in range(n_lanes)]
-        for lane in lanes:
-            lane.load(first)
-            lane.capture()
-        return lanes
+    def open_all(loss: Loss, update: Update) -> list[GraphTrainer]:
+        trainers = [GraphTrainer(context, steps, loss, update) for _ in range(n_trainers)]
+        for trainer in trainers:
+            trainer.load(first)
+            trainer.capture()
+        return trainers
 
     try:
         return open_all(torch.compile(loss, dynamic=False), torch.compile(update, dynamic=True))
@@ -316,54 +316,56 @@ def _open_lanes(longest: Job, n_jobs: int, shop: Workshop) -> list[Lane]:
         return open_all(loss, update)
 
 
-def _prepare(job: Job, shop: Workshop) -> Start:
-    """Make a model and its batches and copy them to the device, on a stream beside those of the lanes."""
-    weights = {name: value.detach() for name, value in shop.build(job.plan.seed).state_dict().items()}
-    stream = plan_batches(job.plan, shop.sizes, shop.settings, shop.settings.batch_size)
-    return Start.send(weights, stream, job.plan.seed, shop.samples.device)
+def _prepare(job: Job, context: TrainingContext) -> Start:
+    """Make a model and its batches and copy them to the device, on a stream beside those of the trainers."""
+    weights = {name: value.detach() for name, value in context.build(job.plan.seed).state_dict().items()}
+    stream = plan_batches(job.plan, context.sizes, context.settings, context.settings.batch_size)
+    return Start.send(weights, stream, job.plan.seed, context.samples.device)
 
 
-def _finish(shop: Workshop, job: Job, fetch: Callable[[], Weights]) -> None:
-    shop.finish(job, fetch())
+def _finish(context: TrainingContext, job: Job, fetch: Callable[[], Weights]) -> None:
+    context.finish(job, fetch())
 
 
 def _drive(
-    lanes: Sequence[Lane],
+    trainers: Sequence[GraphTrainer],
     jobs: Sequence[Job],
-    shop: Workshop,
+    context: TrainingContext,
     preparing: ThreadPoolExecutor,
     saving: ThreadPoolExecutor,
 ) -> None:
     waiting = deque(jobs)
     prepared: deque[tuple[Job, Future[Start]]] = deque()
     saved: list[Future[None]] = []
-    running: dict[Lane, tuple[Job, BatchStream]] = {}
-    free = list(lanes)
+    running: dict[GraphTrainer, tuple[Job, BatchStream]] = {}
+    free = list(trainers)
 
     def take() -> None:
-        while waiting and len(prepared) < len(lanes) + 1:
+        while waiting and len(prepared) < len(trainers) + 1:
             job = waiting.popleft()
-            prepared.append((job, preparing.submit(_prepare, job, shop)))
+            prepared.append((job, preparing.submit(_prepare, job, context)))
 
     take()
-    while (running or prepared) and not shop.stop.is_set():
+    while (running or prepared) and not context.stop.is_set():
         while free and prepared:
             job, future = prepared.popleft()
             take()
-            lane = free.pop()
+            trainer = free.pop()
             start = future.result()
-            lane.load(start)
-            running[lane] = job, start.stream
-        for lane, (job, stream) in list(running.items()):
-            before = lane.launched
-            lane.launch(min(_BURST, len(stream) - before))
-            epochs = lane.launched // stream.steps_per_epoch - before // stream.steps_per_epoch
+            trainer.load(start)
+            running[trainer] = job, start.stream
+        for trainer, (job, stream) in list(running.items()):
+            before = trainer.launched
+            trainer.launch(min(_BURST, len(stream) - before))
+            epochs = trainer.launched // stream.steps_per_epoch - before // stream.steps_per_epoch
             if epochs:
-                shop.reporter.advance(epochs=epochs, images=epochs * sum(shop.sizes[user] for user in job.plan.users))
-            if lane.launched == len(stream):
-                saved.append(saving.submit(_finish, shop, job, lane.export()))
-                del running[lane]
-                free.append(lane)
+                context.reporter.advance(
+                    epochs=epochs, images=epochs * sum(context.sizes[user] for user in job.plan.users)
+                )
+            if trainer.launched == len(stream):
+                saved.append(saving.submit(_finish, context, job, trainer.export()))
+                del running[trainer]
+                free.append(trainer)
         while saved and saved[0].done():
             saved.pop(0).result()
     for future_saved in saved:

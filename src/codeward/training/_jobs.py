@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from codeward._cores import count_cores
 from codeward._progress import Progress
 from codeward.training._architectures import Shape, build_network
-from codeward.training._device_samples import ResidentSamples
+from codeward.training._device_samples import DeviceSamples
 from codeward.training._plan import ModelPlan
 from codeward.training._training_settings import TrainingSettings
 
@@ -52,7 +52,7 @@ class Reporter:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class TrainingContext:
     """Everything an engine needs beside the jobs.
 
     Attributes
@@ -69,7 +69,7 @@ class Workshop:
     precision: str
     shape: Shape
     sizes: Sequence[int]
-    samples: ResidentSamples
+    samples: DeviceSamples
     reporter: Reporter
     finish: Callable[[Job, Weights], None]
     stop: threading.Event = field(default_factory=threading.Event)
@@ -145,7 +145,7 @@ def run_in_threads(tasks: Sequence[Callable[[], None]], stop: threading.Event, n
         raise errors[0]
 
 
-class Announcer:
+class TaskCallbacks:
     """Calls back once for every task, as soon as its last model is there; one call at a time, in a thread of its own.
 
     Tasks that lack nothing are announced on entering, before any training begins: while CUDA graphs are captured, no
@@ -169,7 +169,7 @@ class Announcer:
         self.calls: list[Future[None]] = []
         self.pool = ThreadPoolExecutor(1, "announce")
 
-    def __enter__(self) -> "Announcer":
+    def __enter__(self) -> "TaskCallbacks":
         for task, left in enumerate(self.left):
             if not left:
                 self._announce(task)
@@ -186,7 +186,7 @@ class Announcer:
             for call in self.calls:
                 call.result()
 
-    def note(self, key: str) -> None:
+    def finish_model(self, key: str) -> None:
         """Take note that a model is finished and kept."""
         with self.lock:
             for task, left in enumerate(self.left):

@@ -11,8 +11,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from codeward._progress import silent
 from codeward.data import Samples
-from codeward.training._device_samples import ResidentSamples, arrange
-from codeward.training._jobs import Job, Reporter, Weights, Workshop, count_workers, export_weights, run_in_threads
+from codeward.training._device_samples import DeviceSamples, arrange
+from codeward.training._jobs import (
+    Job,
+    Reporter,
+    TrainingContext,
+    Weights,
+    count_workers,
+    export_weights,
+    run_in_threads,
+)
 from codeward.training._plan import ModelPlan, batch_width, plan_batches
 from codeward.training._replaced_layers import draws_globally, own_dropout
 from codeward.training._training_settings import TrainingSettings
@@ -56,68 +64,68 @@ def train_from(
     channels, height, width = samples.images.shape[1:]
     settings = replace(settings, precision="float32")
     finished: list[Weights] = []
-    shop = Workshop(
+    context = TrainingContext(
         settings=settings,
         precision="float32",
         shape=(channels, height, width),
         sizes=[len(samples)],
-        samples=ResidentSamples([samples], settings, torch.device(device)),
+        samples=DeviceSamples([samples], settings, torch.device(device)),
         reporter=Reporter(silent(), 1),
         finish=lambda _, trained: finished.append(trained),
         start=weights,
     )
-    train_loop([Job(ModelPlan(users=(0,), replica=0, seed=seed), "")], shop)
+    train_loop([Job(ModelPlan(users=(0,), replica=0, seed=seed), "")], context)
     return finished[0]
 
 
-def train_loop(jobs: Sequence[Job], shop: Workshop) -> None:
+def train_loop(jobs: Sequence[Job], context: TrainingContext) -> None:
     """Train every job by itself, on as many threads as there are cores (one on a GPU).
 
     A model is computed by the same calls on the same shapes whatever trains beside it, so its bytes depend on its own
     job only. Networks that draw random numbers inside ``forward`` train one after the other, each from a global
     generator seeded for it.
     """
-    alone = draws_globally(shop.build(0), shop.shape)
-    tasks: list[Callable[[], None]] = [partial(_train_one, job, shop, alone) for job in jobs]
-    on_gpu = shop.samples.device.type != "cpu"
-    run_in_threads(tasks, shop.stop, 1 if alone or on_gpu else count_workers(len(tasks)))
+    alone = draws_globally(context.build(0), context.shape)
+    tasks: list[Callable[[], None]] = [partial(_train_one, job, context, alone) for job in jobs]
+    on_gpu = context.samples.device.type != "cpu"
+    run_in_threads(tasks, context.stop, 1 if alone or on_gpu else count_workers(len(tasks)))
 
 
-def _train_one(job: Job, shop: Workshop, alone: bool) -> None:
+def _train_one(job: Job, context: TrainingContext, alone: bool) -> None:
     if not alone:
-        _run_steps(job, shop)
+        _run_steps(job, context)
         return
-    device = shop.samples.device
+    device = context.samples.device
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device], device_type="cuda"):
         torch.manual_seed(job.plan.seed)
-        _run_steps(job, shop)
+        _run_steps(job, context)
 
 
-def _run_steps(job: Job, shop: Workshop) -> None:
-    settings, device = shop.settings, shop.samples.device
+def _run_steps(job: Job, context: TrainingContext) -> None:
+    settings, device = context.settings, context.samples.device
     generator = torch.Generator(device).manual_seed(job.plan.seed)
-    network = own_dropout(shop.build(job.plan.seed), generator).to(device).train()
+    network = own_dropout(context.build(job.plan.seed), generator).to(device).train()
     # A batch that only fills a place must reach batch norm whole; without batch norm the filling is not computed.
     whole = any(isinstance(module, _BatchNorm) for module in network.modules())
-    own_sizes = [shop.sizes[user] for user in job.plan.users]
-    stream = plan_batches(job.plan, shop.sizes, settings, batch_width(own_sizes, settings.batch_size))
+    own_sizes = [context.sizes[user] for user in job.plan.users]
+    stream = plan_batches(job.plan, context.sizes, settings, batch_width(own_sizes, settings.batch_size))
     index, shifts = torch.from_numpy(stream.index).to(device), torch.from_numpy(stream.shifts).to(device)
     optimizer = torch.optim.Adam(
         network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
     )
     for step, count in enumerate(stream.counts.tolist()):
-        if shop.stop.is_set():
+        if context.stop.is_set():
             return
         places = slice(None) if whole else slice(count)
-        images = arrange(shop.samples.gather(index[step, places], shifts[step, places]))
-        with torch.autocast(device.type, torch.bfloat16, enabled=shop.precision == "bfloat16"):
+        images = arrange(context.samples.gather(index[step, places], shifts[step, places]))
+        with torch.autocast(device.type, torch.bfloat16, enabled=context.precision == "bfloat16"):
             logits = network(images)
-        labels = shop.samples.labels[index[step, :count]]
+        labels = context.samples.labels[index[step, :count]]
         loss = functional.cross_entropy(logits[:count].float(), labels, reduction="sum") / stream.full
         _step(network, optimizer, loss)
         if (step + 1) % stream.steps_per_epoch == 0:
-            shop.reporter.advance(epochs=1, images=sum(own_sizes))
-    shop.finish(job, export_weights(network))
+            context.reporter.advance(epochs=1, images=sum(own_sizes))
+    context.finish(job, export_weights(network))
 
 
 def _step(network: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:

@@ -20,9 +20,9 @@ from codeward._errors import InputError
 from codeward._progress import silent
 from codeward.data import Overlay, Samples
 from codeward.training._architectures import Shape, build_network
-from codeward.training._device_samples import ResidentSamples
+from codeward.training._device_samples import DeviceSamples
 from codeward.training._engines import run_engine
-from codeward.training._jobs import Job, Reporter, Weights, Workshop, count_workers
+from codeward.training._jobs import Job, Reporter, TrainingContext, Weights, count_workers
 from codeward.training._plan import ModelPlan, count_steps
 from codeward.training._ray_cluster import Cluster
 from codeward.training._training_settings import TrainingSettings
@@ -39,7 +39,7 @@ class Recipe:
     device : str
         ``cpu`` or ``cuda``.
     engine : str
-        ``loop``, ``stacked`` or ``lanes``: the engine within a task, the same that would train without a cluster.
+        ``loop``, ``compiled`` or ``graphs``: the engine within a task, the same that would train without a cluster.
     """
 
     settings: TrainingSettings
@@ -117,16 +117,16 @@ def train_chunk(
     def finish(job: Job, weights: Weights) -> None:
         finished[job.key] = save_tensors(weights)
 
-    shop = Workshop(
+    context = TrainingContext(
         recipe.settings,
         recipe.precision,
         recipe.shape,
         [len(samples) for samples in users],
-        ResidentSamples(users, recipe.settings, torch.device(recipe.device)),
+        DeviceSamples(users, recipe.settings, torch.device(recipe.device)),
         Reporter(silent(), len(jobs)),
         finish,
     )
-    run_engine(recipe.engine, jobs, shop)
+    run_engine(recipe.engine, jobs, context)
     return [finished[job.key] for job in jobs], describe_arithmetic(recipe.device)
 
 

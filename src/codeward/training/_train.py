@@ -11,10 +11,10 @@ from codeward._progress import show_progress
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training._architectures import build_network, fingerprint
-from codeward.training._device_samples import ResidentSamples, check_samples
-from codeward.training._engines import choose_engine, run_engine
+from codeward.training._device_samples import DeviceSamples, check_samples
+from codeward.training._engines import choose_engine, name_computation, run_engine
 from codeward.training._ensemble import Ensemble
-from codeward.training._jobs import Announcer, Job, Reporter, Weights, Workshop
+from codeward.training._jobs import Job, Reporter, TaskCallbacks, TrainingContext, Weights
 from codeward.training._model_store import ModelStore, model_key
 from codeward.training._plan import ModelPlan, plan_models
 from codeward.training._ray_cluster import Cluster
@@ -57,7 +57,7 @@ def train_ensemble(
         Without one the models live in memory only.
     device : {"auto", "cpu", "cuda"}
         ``auto``: the GPU when there is one.
-    engine : {"auto", "loop", "stacked", "lanes"}
+    engine : {"auto", "loop", "compiled", "graphs"}
         ``auto`` follows `choose_engine`, which looks at the architecture and the device only.
     progress : bool
         Show model-epochs, images/s and the time left on stderr.
@@ -119,7 +119,7 @@ def train_ensembles(
     position = {digest: at for at, digest in enumerate(dict.fromkeys(digests.values()))}
 
     # 2. The key of every model; a job for each that is neither in the store nor asked for before.
-    computation = f"{place.type} {chosen} {precision}"
+    computation = name_computation(place.type, chosen, precision)
     marks = fingerprint(network)
     jobs: dict[str, Job] = {}
     origin: dict[str, ModelPlan] = {}
@@ -156,7 +156,7 @@ def train_ensembles(
     tell = None if finished is None else lambda task: finished(task, ensembles[task])
     bar_size = len(jobs) * settings.epochs
     with (
-        Announcer([keys for keys, _ in asked], set(jobs), tell) as announcer,
+        TaskCallbacks([keys for keys, _ in asked], set(jobs), tell) as callbacks,
         show_progress("training", bar_size, quiet=not progress or not jobs) as bar,
     ):
         reporter = Reporter(bar, len(jobs))
@@ -170,14 +170,14 @@ def train_ensembles(
                 about |= {"settings": settings.to_json(), "torch": torch.__version__}
                 store.save_weights(job.key, weights, about)
             reporter.advance(models=1)
-            announcer.note(job.key)
+            callbacks.finish_model(job.key)
 
         if jobs and cluster is not None:
             train_on_cluster(cluster, list(jobs.values()), pool, recipe, reporter, finish)
         elif jobs:
-            resident = ResidentSamples(pool, settings, place)
-            shop = Workshop(settings, precision, shape, sizes, resident, reporter, finish, threading.Event())
-            run_engine(chosen, list(jobs.values()), shop)
+            resident = DeviceSamples(pool, settings, place)
+            context = TrainingContext(settings, precision, shape, sizes, resident, reporter, finish, threading.Event())
+            run_engine(chosen, list(jobs.values()), context)
     return ensembles
 
 

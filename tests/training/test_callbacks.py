@@ -2,15 +2,15 @@ import threading
 
 import pytest
 
-from codeward.training._jobs import Announcer
+from codeward.training._jobs import TaskCallbacks
 
 
 def test_every_task_is_announced_once_after_its_last_model():
     told = []
-    with Announcer([("a", "b"), ("b",), ("c",), ()], {"a", "b"}, told.append) as announcer:
+    with TaskCallbacks([("a", "b"), ("b",), ("c",), ()], {"a", "b"}, told.append) as callbacks:
         assert sorted(told) == [2, 3]  # lacking nothing, and announced before anything trains
-        announcer.note("b")
-        announcer.note("a")
+        callbacks.finish_model("b")
+        callbacks.finish_model("a")
     assert told[2:] == [1, 0]
 
 
@@ -23,9 +23,9 @@ def test_announcements_run_beside_training_and_one_at_a_time():
         most.append(len(running))
         running.remove(task)
 
-    with Announcer([(key,) for key in "abcdef"], set("abcdef"), tell) as announcer:
+    with TaskCallbacks([(key,) for key in "abcdef"], set("abcdef"), tell) as callbacks:
         for key in "fedcba":
-            announcer.note(key)
+            callbacks.finish_model(key)
     assert most == [1] * 6
 
 
@@ -33,14 +33,14 @@ def test_an_error_in_a_callback_reaches_the_caller():
     def tell(task):
         raise ValueError("disk full")
 
-    with pytest.raises(ValueError, match="disk full"), Announcer([("a",)], {"a"}, tell) as announcer:
-        announcer.note("a")
+    with pytest.raises(ValueError, match="disk full"), TaskCallbacks([("a",)], {"a"}, tell) as callbacks:
+        callbacks.finish_model("a")
 
 
 def test_after_an_error_in_training_that_error_is_raised():
     def train():
-        with Announcer([("a",)], {"a"}, lambda task: None) as announcer:
-            announcer.note("a")
+        with TaskCallbacks([("a",)], {"a"}, lambda task: None) as callbacks:
+            callbacks.finish_model("a")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -48,5 +48,5 @@ def test_after_an_error_in_training_that_error_is_raised():
 
 
 def test_nobody_need_listen():
-    with Announcer([("a",)], {"a"}, None) as announcer:
-        announcer.note("a")
+    with TaskCallbacks([("a",)], {"a"}, None) as callbacks:
+        callbacks.finish_model("a")

@@ -32,7 +32,7 @@ def test_the_sequential_architectures_are_stackable():
 
 
 @pytest.mark.parametrize("architecture", STACKABLE)
-def test_stacked_training_follows_the_loop_for_every_architecture(architecture, monkeypatch):
+def test_compiled_training_follows_the_loop_for_every_architecture(architecture, monkeypatch):
     def without_dropout(shape, n_classes):
         # The engines draw a model's masks in another order: only without them can weights be compared.
         network = build(shape, n_classes)
@@ -44,21 +44,21 @@ def test_stacked_training_follows_the_loop_for_every_architecture(architecture, 
     build = ARCHITECTURES[architecture]
     monkeypatch.setitem(ARCHITECTURES, architecture, without_dropout)
     users = make_users()
-    stacked, loop = (train(users, architecture, engine) for engine in ("stacked", "loop"))
+    compiled, loop = (train(users, architecture, engine) for engine in ("compiled", "loop"))
     start = build_network(architecture, SHAPE, 10, 0).state_dict()
     for model in range(3):
         for name, value in loop.weights(model).items():
             assert value.shape == start[name].shape
-            assert torch.allclose(stacked.weights(model)[name], value, atol=1e-4), (model, name)
+            assert torch.allclose(compiled.weights(model)[name], value, atol=1e-4), (model, name)
 
 
 @pytest.mark.parametrize("architecture", STACKABLE)
 def test_in_every_architecture_a_model_without_a_user_is_bit_identical_whatever_that_user_hands_in(architecture):
     users = make_users()
     garbage = make_users(7, (70,))
-    before = train(users, architecture, "stacked")
-    after = train([*garbage, *users[1:]], architecture, "stacked")
-    alone = train(users, architecture, "stacked", Code([[0, 1, 1], [1, 1, 1]]))
+    before = train(users, architecture, "compiled")
+    after = train([*garbage, *users[1:]], architecture, "compiled")
+    alone = train(users, architecture, "compiled", Code([[0, 1, 1], [1, 1, 1]]))
     for name, value in before.weights(1).items():
         assert torch.equal(after.weights(1)[name], value)
         assert torch.equal(alone.weights(0)[name], value)
@@ -87,13 +87,13 @@ def test_bytes_do_not_depend_on_the_number_of_threads_or_on_how_many_batches_are
     architecture, monkeypatch
 ):
     users = make_users()
-    before = train(users, architecture, "stacked")
+    before = train(users, architecture, "compiled")
     monkeypatch.setattr(_compiled_engine, "count_workers", lambda n_tasks: 1)
     # A batch at a time, of samples that are prepared once, then of samples that are too many for that.
     monkeypatch.setattr(_compiled_engine, "_GATHERED", 1)
     for kept in (_compiled_engine._KEPT, 0):
         monkeypatch.setattr(_compiled_engine, "_KEPT", kept)
-        after = train(users, architecture, "stacked")
+        after = train(users, architecture, "compiled")
         for model in range(3):
             for name, value in before.weights(model).items():
                 assert torch.equal(after.weights(model)[name], value)
@@ -102,4 +102,4 @@ def test_bytes_do_not_depend_on_the_number_of_threads_or_on_how_many_batches_are
 def test_a_network_with_too_few_outputs_is_refused(monkeypatch):
     monkeypatch.setitem(ARCHITECTURES, "mlp", lambda shape, n_classes: nn.Sequential(nn.Flatten(), nn.Linear(144, 9)))
     with pytest.raises(InputError, match="9 outputs, but n_classes is 10"):
-        train(make_users(), "mlp", "stacked")
+        train(make_users(), "mlp", "compiled")

@@ -12,14 +12,14 @@ from codeward._progress import silent
 from codeward.data import Overlay, Samples
 from codeward.training import PRESETS, ModelPlan
 from codeward.training._adam import WeightGroup, make_update
-from codeward.training._device_samples import ResidentSamples
-from codeward.training._graph_engine import Lane, _prepare, make_loss
-from codeward.training._jobs import Job, Reporter, Workshop
+from codeward.training._device_samples import DeviceSamples
+from codeward.training._graph_engine import GraphTrainer, _prepare, make_loss
+from codeward.training._jobs import Job, Reporter, TrainingContext
 from codeward.training._loop_engine import train_loop
 from codeward.training._replaced_layers import CounterDropout, PatchConv2d, draws_globally, own_dropout, use_patches
 
 
-def make_shop(recipe, shape, finish):
+def make_context(recipe, shape, finish):
     rng = np.random.default_rng(0)
     overlay = Overlay(np.ones(shape, np.float32), (rng.random(shape) < 0.1).astype(np.float32))
     users = [
@@ -28,26 +28,26 @@ def make_shop(recipe, shape, finish):
         )
         for n in (19, 12)
     ]
-    samples = ResidentSamples(users, recipe, torch.device("cpu"))
-    return Workshop(recipe, "float32", shape, [19, 12], samples, Reporter(silent(), 1), finish)
+    samples = DeviceSamples(users, recipe, torch.device("cpu"))
+    return TrainingContext(recipe, "float32", shape, [19, 12], samples, Reporter(silent(), 1), finish)
 
 
 def test_a_lane_takes_the_steps_of_the_plain_loop():
     found = {}
     recipe = replace(PRESETS["cifar10"], architecture="digits-cnn", epochs=1, batch_size=8, mean=(0.4,), std=(0.3,))
-    shop = make_shop(recipe, (1, 8, 8), lambda job, weights: found.update(weights))
+    context = make_context(recipe, (1, 8, 8), lambda job, weights: found.update(weights))
     job = Job(ModelPlan((0, 1), 0, 123), "")
-    train_loop([job], shop)
-    start = _prepare(job, shop)
+    train_loop([job], context)
+    start = _prepare(job, context)
     weights, stream = start.weights, start.stream
-    lane = Lane(shop, len(stream), make_loss(shop), make_update(recipe))
+    trainer = GraphTrainer(context, len(stream), make_loss(context), make_update(recipe))
     for _ in range(2):
         # Twice: loading a model must leave nothing of the one before.
-        lane.load(start)
+        trainer.load(start)
         for _ in range(len(stream)):
-            lane.step()
-        lane.launched = len(stream)
-        result = lane.export()()
+            trainer.step()
+        trainer.launched = len(stream)
+        result = trainer.export()()
         assert list(result) == list(found)
         for name, value in found.items():
             moved = (value - weights[name]).float().abs().max()
@@ -56,43 +56,43 @@ def test_a_lane_takes_the_steps_of_the_plain_loop():
 
 def test_the_step_of_a_batch_norm_network_has_the_gradients_and_statistics_of_autograd():
     recipe = replace(PRESETS["cifar10"], epochs=1, batch_size=16, mean=(0.4,), std=(0.3,))
-    shop = make_shop(recipe, (3, 16, 16), lambda job, weights: None)
-    start = _prepare(Job(ModelPlan((0, 1), 0, 123), ""), shop)
+    context = make_context(recipe, (3, 16, 16), lambda job, weights: None)
+    start = _prepare(Job(ModelPlan((0, 1), 0, 123), ""), context)
     stream = start.stream
-    lane = Lane(shop, len(stream), make_loss(shop), make_update(recipe))
-    lane.load(start)
-    inputs = (lane.index, lane.shifts, lane.counts, lane.full, lane.position, lane.seed)
-    loss = lane.loss(lane.parameters, lane.buffers, *inputs)
-    grads = dict(zip(lane.parameters, torch.autograd.grad(loss, list(lane.parameters.values())), strict=True))
+    trainer = GraphTrainer(context, len(stream), make_loss(context), make_update(recipe))
+    trainer.load(start)
+    inputs = (trainer.index, trainer.shifts, trainer.counts, trainer.full, trainer.position, trainer.seed)
+    loss = trainer.loss(trainer.parameters, trainer.buffers, *inputs)
+    grads = dict(zip(trainer.parameters, torch.autograd.grad(loss, list(trainer.parameters.values())), strict=True))
 
-    network, row = shop.build(123).train(), torch.from_numpy(stream.index[0])
+    network, row = context.build(123).train(), torch.from_numpy(stream.index[0])
     assert stream.counts[0] < 16
-    logits = network(shop.samples.gather(row, torch.from_numpy(stream.shifts[0])).permute(0, 3, 1, 2))
-    losses = nn.functional.cross_entropy(logits, shop.samples.labels[row], reduction="none")
+    logits = network(context.samples.gather(row, torch.from_numpy(stream.shifts[0])).permute(0, 3, 1, 2))
+    losses = nn.functional.cross_entropy(logits, context.samples.labels[row], reduction="none")
     wanted = losses[: stream.counts[0]].sum() / stream.full
     wanted.backward()
     assert torch.allclose(loss, wanted, rtol=1e-4)
     for name, parameter in network.named_parameters():
         error = (grads[name] - parameter.grad).norm() / parameter.grad.norm()
         assert error < 2e-2, name
-    for name, value in lane.buffers.items():
+    for name, value in trainer.buffers.items():
         assert torch.allclose(value, network.get_buffer(name), atol=1e-5), name
 
 
 def test_an_exported_model_is_not_touched_by_the_next_one_and_can_be_saved():
     recipe = replace(PRESETS["cifar10"], epochs=1, batch_size=16, mean=(0.4,), std=(0.3,))
-    shop = make_shop(recipe, (3, 16, 16), lambda job, weights: None)
-    first, second = (_prepare(Job(ModelPlan((0, 1), 0, seed), ""), shop) for seed in (1, 2))
-    lane = Lane(shop, len(first.stream), make_loss(shop), make_update(recipe))
-    lane.load(first)
-    lane.step()
-    lane.launched = 1
-    fetch = lane.export()
-    wanted = {name: value.clone() for name, value in {**lane.masters, **lane.buffers}.items()}
-    lane.load(second)
-    lane.step()
+    context = make_context(recipe, (3, 16, 16), lambda job, weights: None)
+    first, second = (_prepare(Job(ModelPlan((0, 1), 0, seed), ""), context) for seed in (1, 2))
+    trainer = GraphTrainer(context, len(first.stream), make_loss(context), make_update(recipe))
+    trainer.load(first)
+    trainer.step()
+    trainer.launched = 1
+    fetch = trainer.export()
+    wanted = {name: value.clone() for name, value in {**trainer.masters, **trainer.buffers}.items()}
+    trainer.load(second)
+    trainer.step()
     found = fetch()
-    assert list(found) == list(shop.build(0).state_dict())
+    assert list(found) == list(context.build(0).state_dict())
     # safetensors refuses tensors that share memory, such as one count of batches for all batch norms.
     found = load(save(found))
     for name, value in found.items():
