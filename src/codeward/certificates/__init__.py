@@ -1,9 +1,16 @@
 """Certificates: what no attack by k users can change, per threat model. Never imports torch."""
 
 from codeward.certificates._agreement import Agreement, certify_agreement
-from codeward.certificates._certificates import Certificates, Threat, Witness, join_certificates
+from codeward.certificates._certificates import (
+    Certificates,
+    CertifiedCurve,
+    Threat,
+    Witness,
+    certified_accuracy,
+    join_certificates,
+    plot_certified_accuracy,
+)
 from codeward.certificates._collective import CollectiveCertificate, certify_collective
-from codeward.certificates._curves import CertifiedCurve, certified_accuracy, plot_certified_accuracy
 from codeward.certificates._pointwise import certify
 from codeward.certificates._published import certify_bagging, certify_dpa, certify_finite_aggregation
 

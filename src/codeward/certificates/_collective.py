@@ -14,8 +14,7 @@ from codeward._progress import Progress, silent
 from codeward.certificates._breakers import BLOCK_CELLS, PluralityBreaker
 from codeward.certificates._certificates import Threat
 from codeward.certificates._coverage import SLACK, bound_users, solve_coverage
-from codeward.certificates._pointwise import DEFAULT_SETS
-from codeward.certificates._subjects import Predictor, Subject, make_decoder, make_subject
+from codeward.certificates._pointwise import DEFAULT_SETS, Predictor, Subject, make_decoder, make_subject
 from codeward.codes import Code, count_attacker_sets, enumerate_patterns
 
 

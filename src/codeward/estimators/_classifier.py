@@ -1,6 +1,7 @@
 """`CodedClassifier`: a scikit-learn classifier that survives colluding users."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,75 @@ from sklearn.utils.validation import check_is_fitted
 
 from codeward._errors import InputError
 from codeward.certificates import Certificates, Threat, certify
-from codeward.codes import Code, Design
-from codeward.decoding import Decoded, estimate_confusion
-from codeward.estimators._deciding import DecoderFactory, build_decoder, default_threat, share_labels
-from codeward.estimators._designs import find_code
-from codeward.estimators._judging import divide_rows, judge_models
-from codeward.estimators._owners import Ownership, digest_rows, hash_owners, list_rows, match_columns, read_groups
-from codeward.estimators._tables import place_labels
-from codeward.estimators._trainers import Trainer, choose_trainer
+from codeward.codes import Code, Design, count_attacker_sets, enumerate_patterns, find_margins
+from codeward.decoding import BayesDecoder, ConsensusDecoder, Decoded, Decoder, PluralityDecoder, estimate_confusion
+from codeward.estimators._holdout import divide_rows, judge_models
+from codeward.estimators._ownership import (
+    Ownership,
+    digest_rows,
+    find_code,
+    hash_owners,
+    list_rows,
+    match_columns,
+    read_groups,
+)
+from codeward.estimators._trainers import Trainer, choose_trainer, place_labels
+
+#: Builds a decoder from the code and the confusion matrices, such as ``partial(BayesDecoder, success_rate=0.9)``.
+DecoderFactory = Callable[[Code, NDArray[np.float64]], Decoder]
+
+#: Attacker sets up to which the errors a code tolerates are worked out; past it none are allowed for.
+_MAX_SETS = 5_000
+
+
+def build_decoder(
+    decoder: str | DecoderFactory, code: Code, confusion: NDArray[np.float64], n_attackers: int
+) -> Decoder:
+    """Return the decoder that a name or a factory stands for.
+
+    *bayes* takes 0..n_attackers attackers as equally likely; *consensus* tolerates as many wrong clean votes as the
+    code's arbitrary margin d allows, floor((d - 1) / 2) (DESIGN.md, "Margin").
+    """
+    n_classes = int(confusion.shape[1])
+    if callable(decoder):
+        return decoder(code, confusion)
+    if decoder == "bayes":
+        expected = min(n_attackers, code.n_users)
+        return BayesDecoder(code, confusion, attackers_prior=(1 / (expected + 1),) * (expected + 1))
+    if decoder == "plurality":
+        return PluralityDecoder(code, n_classes)
+    if decoder == "consensus":
+        return ConsensusDecoder(code, n_attackers, tolerated_errors(code, n_attackers), n_classes)
+    raise InputError(
+        f"decoder: expected bayes, plurality, consensus or a function of (code, confusion), got {decoder!r}"
+    )
+
+
+def tolerated_errors(code: Code, n_attackers: int) -> int:
+    """Return floor((d - 1) / 2) for the code's arbitrary margin d at k attackers; 0 where d is too large to find."""
+    if count_attacker_sets(code.n_users, n_attackers) > _MAX_SETS:
+        return 0
+    arbitrary = find_margins(enumerate_patterns(code, n_attackers)).arbitrary
+    return max(0, (arbitrary[min(n_attackers, len(arbitrary)) - 1] - 1) // 2)
+
+
+def default_threat(decoder: Decoder) -> Threat:
+    """Return the strongest threat model under which a decoder has certificates."""
+    return "arbitrary" if type(decoder) in (PluralityDecoder, ConsensusDecoder) else "deterministic"
+
+
+def share_labels(decoded: Decoded, votes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return label probabilities (N, c) that also rank the labels of inputs without verdict.
+
+    There, the labels still explained share by their votes: a classifier has to say something, and the most votes among
+    the labels that an attack leaves possible is the least arbitrary. Its certified radius is 0.
+    """
+    shares = decoded.label_probability.copy()
+    for row in np.flatnonzero(decoded.labels < 0):
+        counted = shares[row] * np.bincount(votes[row], minlength=shares.shape[1])
+        shares[row] = counted / counted.sum() if counted.sum() > 0 else shares[row]
+    return shares
+
 
 _log = logging.getLogger(__name__)
 

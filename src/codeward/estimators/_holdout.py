@@ -1,4 +1,4 @@
-"""Which samples judge the sub-models: the estimate of the confusion matrices from users' own data."""
+"""Confusion matrices from users' own data, some of whom may lie."""
 
 from dataclasses import dataclass
 
