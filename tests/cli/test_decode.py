@@ -49,7 +49,7 @@ def test_verdicts_stream_to_jsonl_in_input_order(case, capsys, monkeypatch):
     np.testing.assert_allclose([row["attack_probability"] for row in rows], expected.attack_probability)
     assert summary["accuracy"] == pytest.approx((expected.labels == labels)[1::2].mean())
     assert summary["accuracy_inputs"] == 100
-    assert summary["alarms"] == int((expected.attack_probability >= 0.5).sum())
+    assert summary["alarms"] == int((expected.attack_probability > 0.5).sum())
     assert "even-numbered" in summary["confusion"]
 
 
@@ -78,7 +78,7 @@ def test_a_batch_and_a_false_alarm_rate(case, capsys):
     status, shown, _ = run(capsys, *path, "--false-alarm-rate", "0.05")
     summary = json.loads(shown)
     alone = BayesDecoder(code, estimate_confusion(votes[::2], labels[::2], 4)).decode(votes).attack_probability
-    assert np.mean(alone[::2] >= summary["threshold"]) <= 0.05
+    assert np.mean(alone[::2] > summary["threshold"]) <= 0.05
 
 
 def test_the_other_decoders_and_the_table(case, capsys):
@@ -116,6 +116,7 @@ def test_csv_votes_without_labels_need_an_assumption(case, capsys):
         ({"votes": np.zeros((4, 6), int)}, ("--accuracy", "1.5"), "--accuracy"),
         ({"votes": np.zeros((4, 6), int)}, ("--accuracy", "0.9", "--max-attackers", "-1"), "--max-attackers"),
         ({"votes": np.zeros((4, 6), int)}, ("--accuracy", "0.9", "-o", "x.txt"), "jsonl"),
+        ({"votes": np.zeros((4, 6), int)}, ("--accuracy", "0.9", "--validation", "v.npz"), "not both"),
         ({"votes": np.zeros((4, 6), int)}, ("--threshold", "0.5", "--false-alarm-rate", "0.1"), "not both"),
     ],
 )
@@ -163,6 +164,20 @@ def test_the_score_decoder_says_what_it_needs(case, capsys):
         status, _, error = run(capsys, *arguments, "--decoder", decoder)
         assert status == 2
         assert "no labels" in error
+
+
+def test_votes_of_another_code_are_refused_unless_forced(case, capsys):
+    code, votes, labels, folder = case
+    other = Code(code.matrix[:, ::-1])
+    save_votes(folder / "other.npz", votes, labels, code_digest=other.digest)
+    arguments = (folder / "other.npz", "--code", folder / "code.json", "--accuracy", "0.9")
+    status, shown, error = run(capsys, *arguments)
+    assert (status, shown, error.count("\n")) == (2, "", 1)
+    assert other.digest in error
+    assert code.digest in error
+    assert run(capsys, *arguments, "--force")[0] == 0
+    save_votes(folder / "own.npz", votes, labels, code_digest=code.digest)
+    assert run(capsys, folder / "own.npz", "--code", folder / "code.json", "--accuracy", "0.9")[0] == 0
 
 
 @pytest.mark.slow

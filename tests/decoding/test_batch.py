@@ -112,17 +112,18 @@ def test_the_roc_curve_is_that_of_scikit_learn(clean, triggered):
     fpr, tpr, thresholds = metrics.roc_curve(truth, scores, drop_intermediate=False)
     np.testing.assert_allclose(curve.fpr, fpr)
     np.testing.assert_allclose(curve.tpr, tpr)
-    np.testing.assert_allclose(curve.thresholds, thresholds)
+    # Theirs are alarms at the threshold and above, ours above it: every point belongs to the next lower value.
+    np.testing.assert_allclose(curve.thresholds, [*thresholds[1:], -np.inf])
     assert curve.auc == pytest.approx(metrics.roc_auc_score(truth, scores))
     for rate in (0.0, 0.1, 0.5, 1.0):
         threshold = curve.threshold_for(rate)
-        assert np.mean(np.array(clean) / 6 >= threshold) <= rate
-        lower = [t for t in thresholds if t < threshold]
-        assert all(np.mean(np.array(clean) / 6 >= t) > rate for t in lower)
+        assert np.mean(np.array(clean) / 6 > threshold) <= rate
+        lower = [t for t in curve.thresholds if t < threshold]
+        assert all(np.mean(np.array(clean) / 6 > t) > rate for t in lower)
 
 
 def test_thresholds_and_curves_refuse_what_they_cannot_use():
-    assert alarm_threshold([0.1, 0.2, 0.2, 0.9], 0.25) == 0.9
+    assert alarm_threshold([0.1, 0.2, 0.2, 0.9], 0.25) == 0.2
     with pytest.raises(InputError, match="clean"):
         roc_curve([], [0.5])
     with pytest.raises(InputError, match="triggered"):

@@ -1,16 +1,17 @@
 """``codeward decode``: from a vote file to verdicts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from codeward._errors import InputError
-from codeward.cli._noise import find_classes, find_confusion
-from codeward.cli._soft import OnScores, fit_soft
+from codeward.cli._noise import find_classes, find_confusion, find_validation
 
 if TYPE_CHECKING:
+    from codeward.codes import Code
     from codeward.decoding import Decoded, Decoder, VoteReader, VoteSet
 
 #: Inputs decoded at a time.
@@ -21,7 +22,9 @@ def decode(
     votes: Path = typer.Argument(..., help="Vote file: .npz (votes, labels, confusion) or .csv."),
     code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
     decoder: str = typer.Option(
-        "bayes", help="bayes, groups (two independent groups), plurality, consensus or soft (class scores)."
+        "bayes",
+        help="bayes, groups (two independent groups), plurality, consensus, soft (class scores) or discounted (soft "
+        "without scores).",
     ),
     validation: Path | None = typer.Option(
         None, help="Vote file of clean labelled inputs: confusion matrices (bayes) or the fit (soft) come from it."
@@ -46,12 +49,13 @@ def decode(
         False, "--batch", help="bayes: decode all inputs together (shared attackers and targets)."
     ),
     threshold: float | None = typer.Option(
-        None, help="Attack probability from which an input is an alarm (default 0.5)."
+        None, help="Attack probability above which an input is an alarm (default 0.5)."
     ),
     false_alarm_rate: float | None = typer.Option(
         None, help="Set the threshold on the even-numbered inputs, taken as clean."
     ),
     output: Path | None = typer.Option(None, "--output", "-o", help="Verdict per input: .jsonl, .csv or .npz."),
+    force: bool = typer.Option(False, "--force", help="Decode although the votes are of another code."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as one JSON object."),
 ) -> None:
     r"""Decode votes: label, attack probability, suspects and target of every input.
@@ -61,56 +65,72 @@ def decode(
 
     Example: codeward decode votes.npz --code code.csv -o verdicts.jsonl
     """
+    from codeward._progress import show_progress
     from codeward.cli._verdicts import Summary, open_writer
     from codeward.codes import Code
-    from codeward.decoding import VoteReader
+    from codeward.decoding import ALARM, VoteReader, VoteSet
 
     the_code = Code.load(code)
     reader = VoteReader(votes)
     if reader.n_models != the_code.n_models:
         raise InputError(f"{votes}: {reader.n_models} votes an input, but {code} has {the_code.n_models} models (rows)")
+    check_digest(reader, the_code, code, force)
     if reader.n_inputs == 0:
         raise InputError(f"{votes}: no inputs")
     if threshold is not None and false_alarm_rate is not None:
         raise InputError("give --threshold or --false-alarm-rate, not both")
     if batch and decoder != "bayes":
         raise InputError("--batch needs --decoder bayes")
+    if accuracy is not None and validation is not None:
+        raise InputError("give --accuracy (assumed) or --validation (measured), not both")
     n_classes = find_classes(reader, classes)
 
     # 1. The decoder, and where its noise model comes from.
-    from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder, TwoGroupDecoder
+    from codeward.decoding import Assumptions, make_decoder
 
+    if decoder == "consensus" and attackers is None:
+        raise InputError("--decoder consensus needs --attackers K")
+    if max_attackers < 0:
+        raise InputError(f"--max-attackers must be 0 or more, got {max_attackers}")
+    assumptions = Assumptions.uniform(
+        max_attackers,
+        attack_rate=attack_rate,
+        success_rate=success_rate,
+        second_rate=second_rate,
+        n_attackers=attackers,
+        n_errors=errors,
+    )
+    noise: Any = None
     source = None
-    chosen: Decoder
-    if decoder == "plurality":
-        chosen = PluralityDecoder(the_code, n_classes)
-    elif decoder == "consensus":
-        if attackers is None:
-            raise InputError("--decoder consensus needs --attackers K")
-        chosen = ConsensusDecoder(the_code, attackers, errors, n_classes)
-    elif decoder in ("bayes", "groups"):
-        if max_attackers < 0:
-            raise InputError(f"--max-attackers must be 0 or more, got {max_attackers}")
-        confusion, source = find_confusion(reader, n_classes, accuracy, validation)
-        prior = [1 / (max_attackers + 1)] * (max_attackers + 1)
-        known = (the_code, confusion, attack_rate, success_rate, prior)
-        chosen = BayesDecoder(*known) if decoder == "bayes" else TwoGroupDecoder(*known, second_rate)
-    elif decoder == "soft":
-        chosen, source = fit_soft(the_code, reader, validation, false_alarm_rate, as_json)
-        false_alarm_rate = None  # the fit has set the alarm
-    else:
-        raise InputError(f"--decoder must be bayes, groups, plurality, consensus or soft, got {decoder!r}")
+    if decoder in ("bayes", "groups"):
+        noise, source = find_confusion(reader, n_classes, accuracy, validation)
+    elif decoder in ("soft", "discounted"):
+        if false_alarm_rate is not None:  # the fit sets the alarm
+            assumptions, false_alarm_rate = replace(assumptions, false_alarm_rate=false_alarm_rate), None
+        noise, decoder, source = find_validation(reader, validation, decoder)
+    with show_progress("fit", 0, quiet=as_json or not isinstance(noise, VoteSet)) as progress:
+        progress.advance(0, "a minute, or several with many attacker sets")
+        chosen = make_decoder(decoder, the_code, noise, assumptions, n_classes if noise is None else None)
 
     # 2. One pass over the file; a second one before it where a threshold is to be set.
     if false_alarm_rate is not None:
         threshold = _find_threshold(reader, chosen, false_alarm_rate)
     held_out = decoder in ("bayes", "groups") and accuracy is None and reader.confusion is None and validation is None
-    summary = Summary(the_code, 0.5 if threshold is None else threshold, held_out)
+    summary = Summary(the_code, ALARM if threshold is None else threshold, held_out)
     with open_writer(output, the_code) as write:
         for start, part, verdicts in _decode_file(reader, chosen, batch, as_json):
             summary.add(start, verdicts, part.labels)
             write(start, verdicts)
     summary.show(votes, decoder, source, output, as_json)
+
+
+def check_digest(reader: "VoteReader", code: "Code", file: Path, force: bool) -> None:
+    """Refuse votes of models that another code grouped, where the vote file says whose they are."""
+    if reader.code_digest not in (None, code.digest) and not force:
+        raise InputError(
+            f"{reader.path}: votes of the code with digest {reader.code_digest}, but {file} has digest {code.digest}; "
+            "give the code that the models were trained with, or --force"
+        )
 
 
 def _find_threshold(reader: "VoteReader", decoder: "Decoder", rate: float) -> float:
@@ -137,16 +157,14 @@ def _decode_file(
 
     start = 0
     with show_progress("decode", reader.n_inputs, quiet=quiet) as progress:
-        on_scores = isinstance(decoder, OnScores)
-        for part in reader.chunks(reader.n_inputs if batch else CHUNK, with_scores=on_scores):
-            if on_scores:
-                assert part.scores is not None
-                verdicts = decoder.decode(part.scores)
-            elif batch:
+        for part in reader.chunks(reader.n_inputs if batch else CHUNK, with_scores=decoder.needs == "scores"):
+            if batch:
                 assert isinstance(decoder, BayesDecoder)
                 verdicts = decode_batch(decoder, part.votes)
             else:
-                verdicts = decoder.decode(part.votes)
+                observed = part.votes if decoder.needs == "votes" else part.scores
+                assert observed is not None
+                verdicts = decoder.decode(observed)
             yield start, part, verdicts
             start += part.votes.shape[0]
             progress.advance(part.votes.shape[0])

@@ -1,5 +1,6 @@
 """Where a decoder's noise model comes from: the vote file, a validation file, or an assumption."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from codeward.decoding import VoteReader
+    from codeward.decoding import VoteReader, VoteSet
 
 
 def find_classes(reader: "VoteReader", classes: int | None) -> int:
@@ -64,6 +65,26 @@ def find_confusion(
         counts += count_confusion(part.votes[first::2], part.labels[first::2], n_classes)
         start += part.votes.shape[0]
     return smooth_confusion(counts), "estimated on the even-numbered inputs (add-0.5 per cell)"
+
+
+def find_validation(reader: "VoteReader", validation: Path | None, name: str) -> "tuple[VoteSet, str, str]":
+    """Return the clean inputs to fit on, the decoder that can be fitted on them, and where they are from in words.
+
+    The decoder on scores gives way to the one on votes where either file has no scores.
+    """
+    from codeward.decoding import load_votes
+
+    if validation is None:
+        raise InputError(
+            f"--decoder {name} is fitted on clean labelled inputs: give --validation FILE (votes, labels, scores)"
+        )
+    clean = load_votes(validation)
+    if clean.labels is None:
+        raise InputError(f"{validation}: no labels; the fit needs the true label of every validation input")
+    if name == "soft" and clean.scores is not None and reader.has_scores:
+        return clean, name, f"fitted on the scores of {validation}"
+    without = "" if name != "soft" else f" (no scores in {validation if clean.scores is None else reader.path})"
+    return replace(clean, scores=None), "discounted", f"fitted on the votes of {validation}{without}"
 
 
 def _estimate_on(validation: Path, n_models: int, n_classes: int) -> "NDArray[np.float64]":

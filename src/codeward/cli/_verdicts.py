@@ -79,17 +79,17 @@ def _as_csv(label: int, probability: float, target: int, suspects: list[Any], ne
 
 def _as_arrays(parts: list[Decoded]) -> dict[str, NDArray[Any]]:
     """Arrays of a .npz: ``suspects`` is (N, k) of user indices, padded with -1."""
-    suspects = [found for part in parts for found in part.suspects]
-    width = max((len(found) for found in suspects), default=0)
-    padded = np.full((len(suspects), width), -1, dtype=np.int32)
-    for row, found in zip(padded, suspects, strict=True):
+    whole = Decoded.concatenate(parts)
+    width = max((len(found) for found in whole.suspects), default=0)
+    padded = np.full((len(whole), width), -1, dtype=np.int32)
+    for row, found in zip(padded, whole.suspects, strict=True):
         row[: len(found)] = found
     return {
-        "label": np.concatenate([part.labels for part in parts]),
-        "attack_probability": np.concatenate([part.attack_probability for part in parts]),
-        "target": np.concatenate([part.targets for part in parts]),
+        "label": whole.labels,
+        "attack_probability": whole.attack_probability,
+        "target": whole.targets,
         "suspects": padded,
-        "neglected": np.concatenate([part.neglected for part in parts]),
+        "neglected": whole.neglected,
     }
 
 
@@ -100,7 +100,7 @@ class Summary:
     ----------
     code : Code
     threshold : float
-        An input is an alarm when its attack probability is at least this.
+        An input is an alarm when its attack probability is above this.
     held_out : bool
         Count accuracy on odd-numbered inputs only (the others were used for fitting).
     """
@@ -113,7 +113,7 @@ class Summary:
 
     def add(self, start: int, verdicts: Decoded, labels: NDArray[np.int64] | None) -> None:
         """Count the verdicts on the inputs from ``start`` on."""
-        alarms = verdicts.attack_probability >= self.threshold
+        alarms = verdicts.alarms(self.threshold)
         self.inputs += len(verdicts)
         self.alarms += int(alarms.sum())
         self.silent += int((verdicts.labels < 0).sum())
@@ -157,7 +157,7 @@ class Summary:
         if self.judged:
             which = "odd-numbered inputs" if self.held_out else "inputs"
             table.add_row("accuracy", f"{self.right / self.judged:.2%} of {self.judged:,} {which}")
-        limit = "none low enough" if threshold is None else f"attack probability >= {threshold:g}"
+        limit = "every input" if threshold is None else f"attack probability > {threshold:g}"
         table.add_row("alarms", f"{self.alarms:,} ({self.alarms / self.inputs:.2%} of inputs; {limit})")
         if self.silent:
             table.add_row("no verdict", f"{self.silent:,}")

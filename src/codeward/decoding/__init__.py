@@ -1,11 +1,13 @@
 """From votes to a verdict: vote models, decoders, detection, tracking, vote files. Imports torch only when asked to."""
 
+from codeward.decoding._assumptions import Assumptions, uniform_prior
 from codeward.decoding._batch import Pooled, decode_batch, pool_evidence
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._consensus import ConsensusDecoder
-from codeward.decoding._decoded import NO_VERDICT, Decoded, Decoder
+from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, Decoder
 from codeward.decoding._detection import RocCurve, alarm_threshold, roc_curve
 from codeward.decoding._explanation import name_attackers
+from codeward.decoding._factory import DECODERS, make_decoder
 from codeward.decoding._groups import TwoGroupDecoder
 from codeward.decoding._models import ConfusionModel, VoteModel, count_confusion, estimate_confusion, smooth_confusion
 from codeward.decoding._plurality import PluralityDecoder
@@ -14,7 +16,10 @@ from codeward.decoding._tracking import tracking_score
 from codeward.decoding._votes import VoteReader, VoteSet, load_votes, save_votes
 
 __all__ = [
+    "ALARM",
+    "DECODERS",
     "NO_VERDICT",
+    "Assumptions",
     "BayesDecoder",
     "ConfusionModel",
     "ConsensusDecoder",
@@ -33,6 +38,7 @@ __all__ = [
     "estimate_confusion",
     "load_scores",
     "load_votes",
+    "make_decoder",
     "name_attackers",
     "pool_evidence",
     "roc_curve",
@@ -40,4 +46,5 @@ __all__ = [
     "save_votes",
     "smooth_confusion",
     "tracking_score",
+    "uniform_prior",
 ]

@@ -9,12 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
+from codeward.decoding._assumptions import DEFAULTS, check_prior, check_rate
 from codeward.decoding._decoded import Decoded, distinct_rows, first_best
 from codeward.decoding._kernels import sum_posterior, tabulate_joint
 from codeward.decoding._masses import Masses
 from codeward.decoding._models import ConfusionModel, VoteModel, check_votes
 from codeward.decoding._pruned import BUDGET, PrunedPosterior
-from codeward.decoding._sets import AttackerSets, check_prior, gather_attacker_sets
+from codeward.decoding._sets import AttackerSets, gather_attacker_sets
 
 #: Attacker sets up to which ``method="auto"`` enumerates; beyond it prunes.
 EXACT_SETS = 50_000
@@ -64,13 +65,15 @@ class BayesDecoder:
     to the smaller class, attackers to the fewest users, then the lowest indices.
     """
 
+    needs: Literal["votes"] = "votes"
+
     def __init__(
         self,
         code: Code,
         confusion: ArrayLike | VoteModel,
-        attack_rate: float = 0.5,
-        success_rate: float = 0.99,
-        attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
+        attack_rate: float = DEFAULTS.attack_rate,
+        success_rate: float = DEFAULTS.success_rate,
+        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
         method: Literal["auto", "exact", "pruned"] = "auto",
         device: str | None = None,
         budget: int = BUDGET,
@@ -91,9 +94,8 @@ class BayesDecoder:
         model = given if isinstance(given, VoteModel) else ConfusionModel(given)
         if model.n_models != self.code.n_models:
             raise InputError(f"confusion: {model.n_models} models, but the code has {self.code.n_models}")
-        for name, rate in (("attack_rate", self.attack_rate), ("success_rate", self.success_rate)):
-            if not 0 <= rate <= 1:
-                raise InputError(f"{name} must be in 0..1, got {rate}")
+        check_rate("attack_rate", self.attack_rate)
+        check_rate("success_rate", self.success_rate)
         if self.method not in ("auto", "exact", "pruned"):
             raise InputError(f"method must be auto, exact or pruned, got {self.method!r}")
         return model
@@ -136,16 +138,7 @@ class BayesDecoder:
         parts = [self._decode_distinct(chunk) for chunk in self._chunks(distinct)]
         if not parts:
             parts = [self._decode_distinct(distinct)]
-        whole = Decoded(
-            np.concatenate([part.labels for part in parts]),
-            np.concatenate([part.attack_probability for part in parts]),
-            np.concatenate([part.targets for part in parts]),
-            [found for part in parts for found in part.suspects],
-            np.concatenate([part.user_probability for part in parts]),
-            np.concatenate([part.label_probability for part in parts]),
-            np.concatenate([part.neglected for part in parts]),
-        )
-        return whole.take(inverse)
+        return Decoded.concatenate(parts).take(inverse)
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,): `decode` without attackers."""

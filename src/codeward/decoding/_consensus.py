@@ -1,6 +1,7 @@
 """The consensus decoder: a verdict that holds whatever the hit models say."""
 
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,6 +46,8 @@ class ConsensusDecoder:
     A label nobody voted for counts as well: it is explained when m - e models can be hit (a code with such a k-sum
     guarantees nothing, and the decoder says so by giving no verdict).
     """
+
+    needs: Literal["votes"] = "votes"
 
     def __init__(self, code: Code, n_attackers: int, n_errors: int = 0, n_classes: int | None = None) -> None:
         self.code = code

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from codeward._errors import InputError
+
 #: Probabilities that differ by less than this fraction of the larger one count as tied. Mathematically equal ones
 #: differ by rounding that depends on the order of summation; without a tolerance the tie-break would be chance.
 TIE_TOLERANCE = 1e-9
+#: Attack probability above which an input is an alarm, unless a threshold is given.
+ALARM = 0.5
 #: The label of an input on which a decoder gives no verdict.
 NO_VERDICT = -1
 
@@ -48,27 +52,63 @@ class Decoded:
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
-    def take(self, rows: NDArray[np.int64]) -> "Decoded":
-        """Verdicts of the given rows, in that order (repeats allowed)."""
-        return Decoded(
-            self.labels[rows],
-            self.attack_probability[rows],
-            self.targets[rows],
-            [self.suspects[row] for row in rows.tolist()],
-            self.user_probability[rows],
-            self.label_probability[rows],
-            self.neglected[rows],
+    @classmethod
+    def concatenate(cls, parts: Sequence["Decoded"]) -> "Decoded":
+        """Join verdicts on consecutive inputs; at least one part."""
+        if not parts:
+            raise InputError("there are no verdicts to join")
+        return cls(
+            np.concatenate([part.labels for part in parts]),
+            np.concatenate([part.attack_probability for part in parts]),
+            np.concatenate([part.targets for part in parts]),
+            [found for part in parts for found in part.suspects],
+            np.concatenate([part.user_probability for part in parts]),
+            np.concatenate([part.label_probability for part in parts]),
+            np.concatenate([part.neglected for part in parts]),
         )
+
+    def take(self, rows: ArrayLike) -> "Decoded":
+        """Return the verdicts of the given rows, in that order (repeats allowed), or of those where a mask is true."""
+        chosen = np.arange(len(self))[np.asarray(rows)] if len(self) else np.zeros(0, dtype=np.int64)
+        return Decoded(
+            self.labels[chosen],
+            self.attack_probability[chosen],
+            self.targets[chosen],
+            [self.suspects[row] for row in chosen.tolist()],
+            self.user_probability[chosen],
+            self.label_probability[chosen],
+            self.neglected[chosen],
+        )
+
+    def alarms(self, threshold: float = ALARM) -> NDArray[np.bool_]:
+        """Return the inputs whose attack probability is *above* the threshold, shape (N,)."""
+        return np.asarray(self.attack_probability > threshold)
 
 
 class Decoder(Protocol):
-    """What every decoder offers."""
+    """What every decoder offers.
 
-    def decode(self, votes: ArrayLike) -> Decoded:
-        """Verdicts with everything the decoder knows, for votes of shape (N, m)."""
+    Attributes
+    ----------
+    needs : {"votes", "scores"}
+        What it decodes: votes of shape (N, m), or class scores (log-probabilities) of shape (N, m, c).
+    n_classes : int or None
+        Number of classes c; None where every call finds it.
+    """
 
-    def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
-        """Labels alone, shape (N,), by the cheapest route; equal to ``decode(votes).labels``."""
+    @property
+    def needs(self) -> Literal["votes", "scores"]:
+        """What it decodes."""
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes c, or None."""
+
+    def decode(self, observed: ArrayLike, /) -> Decoded:
+        """Verdicts with everything the decoder knows, for votes or scores of N inputs."""
+
+    def predict(self, observed: ArrayLike, /) -> NDArray[np.int64]:
+        """Labels alone, shape (N,), by the cheapest route; equal to ``decode(observed).labels``."""
 
 
 def first_best(values: NDArray[np.float64]) -> NDArray[np.int64]:

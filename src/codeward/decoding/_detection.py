@@ -10,14 +10,14 @@ from codeward._errors import InputError
 
 @dataclass(frozen=True)
 class RocCurve:
-    """One point per distinct threshold; an input raises an alarm when its attack probability is at least the threshold.
+    """One point per distinct threshold; an input is an alarm when its attack probability is *above* the threshold.
 
     Attributes
     ----------
     fpr, tpr : ndarray of float64, shape (K,)
         Share of the clean inputs flagged (false alarms) and of the triggered ones (detections), rising from 0 to 1.
     thresholds : ndarray of float64, shape (K,)
-        Falling from infinity (no alarm ever).
+        Falling to minus infinity (always an alarm).
     """
 
     fpr: NDArray[np.float64]
@@ -30,7 +30,7 @@ class RocCurve:
         return float(np.trapezoid(self.tpr, self.fpr))
 
     def threshold_for(self, false_alarm_rate: float) -> float:
-        """Lowest threshold whose share of false alarms is at most ``false_alarm_rate``; infinite when there is none."""
+        """Lowest threshold whose share of false alarms is at most ``false_alarm_rate``."""
         if not 0 <= false_alarm_rate <= 1:
             raise InputError(f"false alarm rate must be in 0..1, got {false_alarm_rate}")
         return float(self.thresholds[np.flatnonzero(self.fpr <= false_alarm_rate)[-1]])
@@ -50,9 +50,15 @@ def roc_curve(attack_probability_clean: ArrayLike, attack_probability_triggered:
             raise InputError(f"attack probabilities of {name} inputs: expected a list of numbers, not empty, no NaN")
     values = np.unique(np.concatenate(groups))[::-1]
     rates = [1 - np.searchsorted(np.sort(group), values, side="left") / group.size for group in groups]
-    return RocCurve(np.append(0.0, rates[0]), np.append(0.0, rates[1]), np.append(np.inf, values))
+    return RocCurve(np.append(0.0, rates[0]), np.append(0.0, rates[1]), np.append(values, -np.inf))
 
 
 def alarm_threshold(attack_probability_clean: ArrayLike, false_alarm_rate: float) -> float:
-    """Lowest threshold (alarm at or above it) that flags at most this share of the given clean inputs, shape (N,)."""
-    return roc_curve(attack_probability_clean, [1.0]).threshold_for(false_alarm_rate)
+    """Lowest threshold (alarms are above it) that flags at most this share of the given clean inputs, shape (N,).
+
+    Examples
+    --------
+    >>> alarm_threshold([0.1, 0.2, 0.2, 0.9], 0.25)
+    0.2
+    """
+    return roc_curve(attack_probability_clean, attack_probability_clean).threshold_for(false_alarm_rate)

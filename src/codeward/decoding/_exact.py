@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward.codes import Code
+from codeward.decoding._assumptions import DEFAULTS
 from codeward.decoding._decoded import TIE_TOLERANCE
 
 
@@ -50,9 +51,9 @@ def decode_exact(
     code: Code,
     confusion: ArrayLike,
     votes: Sequence[int],
-    attack_rate: float = 0.5,
-    success_rate: float = 0.99,
-    attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
+    attack_rate: float = DEFAULTS.attack_rate,
+    success_rate: float = DEFAULTS.success_rate,
+    attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
 ) -> ExactPosterior:
     r"""Evaluate the formula of the paper (section "Decoding", appendix "Probabilistic Decoding") by enumeration.
 

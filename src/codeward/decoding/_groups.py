@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
+from codeward.decoding._assumptions import DEFAULTS, check_rate
 from codeward.decoding._bayes import EXACT_SETS, BayesDecoder, log_failure
 from codeward.decoding._decoded import Decoded, distinct_rows, first_best
 from codeward.decoding._models import VoteModel, check_votes
@@ -57,15 +59,17 @@ class TwoGroupDecoder:
     hundreds. Ties as in `BayesDecoder`, and one group before two. More than two groups are not implemented.
     """
 
+    needs: Literal["votes"] = "votes"
+
     def __init__(
         self,
         code: Code,
         confusion: ArrayLike | VoteModel,
-        attack_rate: float = 0.5,
-        success_rate: float = 0.99,
-        attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
-        second_rate: float = 0.01,
-        second_success_rate: float = 0.9,
+        attack_rate: float = DEFAULTS.attack_rate,
+        success_rate: float = DEFAULTS.success_rate,
+        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
+        second_rate: float = DEFAULTS.second_rate,
+        second_success_rate: float = DEFAULTS.second_success_rate,
     ) -> None:
         self.code = code
         self.confusion = confusion
@@ -78,9 +82,8 @@ class TwoGroupDecoder:
     @cached_property
     def single_(self) -> BayesDecoder:
         """The decoder for one group; the rates are checked here."""
-        for name in ("second_rate", "second_success_rate"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} must be in 0..1, got {getattr(self, name)}")
+        check_rate("second_rate", self.second_rate)
+        check_rate("second_success_rate", self.second_success_rate)
         rates = (self.attack_rate, self.success_rate)
         single = BayesDecoder(self.code, self.confusion, *rates, self.attackers_prior, method="exact")
         if single.n_classes < 2:
@@ -103,6 +106,11 @@ class TwoGroupDecoder:
         if pairs > MOST_PAIRS:
             raise TooLargeError(f"{pairs:,} pairs of hit patterns; allow fewer attackers a group, or use BayesDecoder")
         return second
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes c."""
+        return self.single_.n_classes
 
     def decode(self, votes: ArrayLike) -> Decoded:
         """Decode votes of shape (N, m); see `Decoded`.

@@ -1,5 +1,7 @@
 """The plain vote."""
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -21,6 +23,8 @@ class PluralityDecoder:
     n_classes : int, optional
         Number of classes c; by default one more than the largest vote of each call.
     """
+
+    needs: Literal["votes"] = "votes"
 
     def __init__(self, code: Code | None = None, n_classes: int | None = None) -> None:
         self.code = code

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import comb
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from codeward._errors import InputError
@@ -46,16 +46,6 @@ class AttackerSets:
     def hits(self) -> NDArray[np.int64]:
         """Number of hit models of each pattern, shape (P,)."""
         return np.asarray(np.bitwise_count(self.words).sum(axis=1), dtype=np.int64)
-
-
-def check_prior(attackers_prior: ArrayLike) -> NDArray[np.float64]:
-    """Validate Q(0..k): not negative, sums to 1."""
-    prior = np.asarray(attackers_prior, dtype=np.float64)
-    if prior.ndim != 1 or prior.size == 0 or not np.isfinite(prior).all() or (prior < 0).any():
-        raise InputError("attackers_prior: expected the probabilities of 0, 1, 2, ... attackers, none negative or NaN")
-    if abs(prior.sum() - 1) > 1e-6:
-        raise InputError(f"attackers_prior: the probabilities sum to {prior.sum():.6g}, not 1")
-    return prior
 
 
 def gather_attacker_sets(code: Code, prior: NDArray[np.float64]) -> AttackerSets:

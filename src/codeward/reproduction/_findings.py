@@ -324,7 +324,7 @@ def detect(calm: NDArray[np.float64], alarmed: NDArray[np.float64]) -> dict[str,
     Thresholds are set on the same clean inputs.
     """
     curve = roc_curve(calm, alarmed)
-    hits = [int((alarmed >= curve.threshold_for(rate)).sum()) for rate in FALSE_ALARMS]
+    hits = [int((alarmed > curve.threshold_for(rate)).sum()) for rate in FALSE_ALARMS]
     found = share(hits[FALSE_ALARMS.index(0.05)], len(alarmed))
     points = [round(count / len(alarmed), 5) for count in hits]
     return {"auc": round(curve.auc, 5), "hits_at_5": found, "roc": {"false_alarms": FALSE_ALARMS, "detected": points}}

@@ -1,12 +1,14 @@
 """The decoder on calibrated class scores."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
+from codeward.decoding._assumptions import DEFAULTS
 from codeward.decoding._decoded import Decoded
 from codeward.decoding._models import check_labels
 from codeward.decoding.soft._calibration import cross_calibrate
@@ -79,11 +81,13 @@ class SoftDecoder:
         Fitted on the votes of the same validation inputs; decodes where scores are missing.
     """
 
+    needs: Literal["scores"] = "scores"
+
     def __init__(
         self,
         code: Code,
-        attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
-        false_alarm_rate: float = 0.05,
+        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
+        false_alarm_rate: float = DEFAULTS.false_alarm_rate,
         families: tuple[Family, ...] = FAMILIES,
         n_simulated: int = 8000,
         random_state: int = 0,
@@ -142,15 +146,18 @@ class SoftDecoder:
         )
         return self
 
-    def decode(self, scores: ArrayLike | None = None, votes: ArrayLike | None = None) -> Decoded:
-        """Verdicts on N inputs.
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes c, known after the fit."""
+        return getattr(self, "n_classes_", None)
+
+    def decode(self, scores: ArrayLike) -> Decoded:
+        """Verdicts on N inputs; `decode_votes` where there are no scores.
 
         Parameters
         ----------
-        scores : array_like, shape (N, m, c), optional
+        scores : array_like, shape (N, m, c)
             Log-probabilities.
-        votes : array_like of int, shape (N, m), optional
-            Used only when there are no scores: `decode_votes`.
 
         Returns
         -------
@@ -158,10 +165,6 @@ class SoftDecoder:
             ``attack_probability`` is above 0.5 exactly where the input is flagged. It grows with the evidence but is a
             score, not a frequency. Target, suspects and users are given an attack.
         """
-        if scores is None:
-            if votes is None:
-                raise InputError("decode needs scores, or votes where there are none")
-            return self.decode_votes(votes)
         evidence = self._weigh(scores)
         by_votes = self.fallback_.paper_.decode(evidence.votes).label_probability
         return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes)

@@ -1,12 +1,14 @@
 """The discounted decoder on hard votes: the fallback where scores are missing."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
+from codeward.decoding._assumptions import DEFAULTS
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows
 from codeward.decoding._models import ConfusionModel, check_labels, check_votes, estimate_confusion
@@ -52,12 +54,14 @@ class DiscountedDecoder:
         Judges, alarm threshold and reading of the label.
     """
 
+    needs: Literal["votes"] = "votes"
+
     def __init__(
         self,
         code: Code,
         n_classes: int,
-        attackers_prior: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
-        false_alarm_rate: float = 0.05,
+        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
+        false_alarm_rate: float = DEFAULTS.false_alarm_rate,
         n_simulated: int = 4000,
         random_state: int = 0,
     ) -> None:

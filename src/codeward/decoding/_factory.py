@@ -1,0 +1,107 @@
+"""The only place where a decoder is made from its name."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.decoding._assumptions import DEFAULTS, Assumptions
+from codeward.decoding._bayes import BayesDecoder
+from codeward.decoding._consensus import ConsensusDecoder
+from codeward.decoding._decoded import Decoder
+from codeward.decoding._groups import TwoGroupDecoder
+from codeward.decoding._models import VoteModel, estimate_confusion
+from codeward.decoding._plurality import PluralityDecoder
+from codeward.decoding._votes import VoteSet
+
+#: The names that `make_decoder` knows.
+DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft")
+
+
+def make_decoder(
+    name: str,
+    code: Code,
+    noise: ArrayLike | VoteModel | VoteSet | None = None,
+    assumptions: Assumptions = DEFAULTS,
+    n_classes: int | None = None,
+) -> Decoder:
+    """Make a decoder, ready to decode.
+
+    Parameters
+    ----------
+    name : {"plurality", "consensus", "bayes", "groups", "discounted", "soft"}
+        `PluralityDecoder`, `ConsensusDecoder`, `BayesDecoder`, `TwoGroupDecoder`, and the two that are fitted:
+        `codeward.decoding.soft.DiscountedDecoder` on votes, `codeward.decoding.soft.SoftDecoder` on class scores.
+    code : Code
+    noise : array_like of shape (m, c, c), VoteModel, or VoteSet, optional
+        How models err that nobody attacks: confusion matrices, another vote model, or labelled clean inputs to estimate
+        or fit it on. Plurality and consensus need none; discounted and soft need inputs (for soft, with scores).
+    assumptions : Assumptions
+    n_classes : int, optional
+        Number of classes c where ``noise`` does not say it.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0], [0, 1], [1, 1]])
+    >>> make_decoder("plurality", code, n_classes=2).predict([[0, 1, 1]])
+    array([1])
+    >>> confusion = [[[0.9, 0.1], [0.1, 0.9]]] * 3
+    >>> decoder = make_decoder("bayes", code, confusion, Assumptions.uniform(1))
+    >>> decoder.needs, decoder.n_classes
+    ('votes', 2)
+    """
+    if name not in DECODERS:
+        raise InputError(f"unknown decoder {name!r}; choose {', '.join(DECODERS[:-1])} or {DECODERS[-1]}")
+    classes = _count_classes(noise, n_classes)
+    if name == "plurality":
+        return PluralityDecoder(code, classes)
+    if name == "consensus":
+        if assumptions.n_attackers is None:
+            raise InputError("the consensus decoder needs the number of attackers it is to tolerate (n_attackers)")
+        return ConsensusDecoder(code, assumptions.n_attackers, assumptions.n_errors, classes)
+    if name in ("discounted", "soft"):
+        return _fit(name, code, noise, assumptions, classes)
+    if isinstance(noise, VoteSet):
+        noise = estimate_confusion(noise.votes, _labels_of(noise, name), classes or 1)
+    if noise is None:
+        raise InputError(f"the {name} decoder needs confusion matrices (m x c x c): give confusion, or a decoder")
+    known = (code, noise, assumptions.attack_rate, assumptions.success_rate, assumptions.attackers_prior)
+    if name == "bayes":
+        return BayesDecoder(*known)
+    return TwoGroupDecoder(*known, assumptions.second_rate, assumptions.second_success_rate)
+
+
+def _fit(name: str, code: Code, noise: Any, assumptions: Assumptions, n_classes: int | None) -> Decoder:
+    from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
+
+    if not isinstance(noise, VoteSet):
+        raise InputError(f"the {name} decoder is fitted on clean inputs: give votes (soft: scores) and labels of some")
+    labels = _labels_of(noise, name)
+    rates = {"attackers_prior": assumptions.attackers_prior, "false_alarm_rate": assumptions.false_alarm_rate}
+    if name == "discounted":
+        return DiscountedDecoder(code, n_classes or 1, **rates).fit(noise.votes, labels)  # type: ignore[arg-type]
+    if noise.scores is None:
+        raise InputError("the soft decoder is fitted on class scores, but there are none; discounted reads votes alone")
+    return SoftDecoder(code, **rates).fit(noise.scores, labels)  # type: ignore[arg-type]
+
+
+def _labels_of(noise: VoteSet, name: str) -> Any:
+    if noise.labels is None:
+        raise InputError(f"the {name} decoder needs the true label of every clean input")
+    return noise.labels
+
+
+def _count_classes(noise: Any, n_classes: int | None) -> int | None:
+    """Return c as given, or as the noise has it."""
+    if n_classes is not None or noise is None:
+        return n_classes
+    if isinstance(noise, VoteSet):
+        known = [part for part in (noise.votes, noise.labels) if part is not None and part.size]
+        return noise.scores.shape[2] if noise.scores is not None else max(int(part.max()) for part in known) + 1
+    if isinstance(noise, VoteModel):
+        return noise.n_classes
+    shape = np.shape(noise)
+    return shape[1] if len(shape) == 3 else None

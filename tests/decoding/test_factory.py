@@ -1,0 +1,130 @@
+"""One way to a verdict: names, assumptions and the protocol all decoders share."""
+
+import numpy as np
+import pytest
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.decoding import (
+    DECODERS,
+    Assumptions,
+    BayesDecoder,
+    ConfusionModel,
+    ConsensusDecoder,
+    Decoded,
+    PluralityDecoder,
+    TwoGroupDecoder,
+    VoteSet,
+    estimate_confusion,
+    make_decoder,
+    uniform_prior,
+)
+
+CODE = Code([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+
+
+@pytest.fixture(scope="module")
+def clean():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 150)
+    scores = rng.normal(size=(150, 6, 3)) + 3 * np.eye(3)[labels][:, None, :]
+    scores -= np.log(np.exp(scores).sum(axis=2, keepdims=True))
+    return VoteSet(scores.argmax(axis=2), labels, None, scores)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("soft", "discounted"))) for name in DECODERS],
+)
+def test_every_decoder_keeps_the_protocol(name, clean):
+    decoder = make_decoder(name, CODE, clean, Assumptions.uniform(1, n_attackers=1))
+    assert decoder.needs == ("scores" if name == "soft" else "votes")
+    assert decoder.n_classes == 3
+    observed = clean.scores if name == "soft" else clean.votes
+    found = decoder.decode(observed)
+    assert isinstance(found, Decoded)
+    assert len(found) == 150
+    np.testing.assert_array_equal(decoder.predict(observed), found.labels)
+    assert found.user_probability.shape == (150, 3)
+    assert found.label_probability.shape == (150, 3)
+    # Verdicts on parts, joined, are those on the whole.
+    parts = Decoded.concatenate([decoder.decode(observed[:40]), decoder.decode(observed[40:])])
+    np.testing.assert_array_equal(parts.labels, found.labels)
+    np.testing.assert_allclose(parts.attack_probability, found.attack_probability)
+    assert list(parts.suspects) == list(found.suspects)
+
+
+def test_the_parts_of_the_assumptions_reach_the_decoders(clean):
+    confusion = estimate_confusion(clean.votes, clean.labels, 3)
+    assumed = Assumptions(0.2, 0.8, (0.3, 0.7), 0.1, 0.6, n_attackers=1, n_errors=2)
+    for noise in (confusion, ConfusionModel(confusion), clean):
+        bayes = make_decoder("bayes", CODE, noise, assumed)
+        direct = BayesDecoder(CODE, confusion, 0.2, 0.8, (0.3, 0.7))
+        found, expected = bayes.decode(clean.votes), direct.decode(clean.votes)
+        np.testing.assert_array_equal(found.attack_probability, expected.attack_probability)
+        np.testing.assert_array_equal(found.labels, expected.labels)
+    groups = make_decoder("groups", CODE, confusion, assumed)
+    assert isinstance(groups, TwoGroupDecoder)
+    assert (groups.second_rate, groups.second_success_rate) == (0.1, 0.6)
+    consensus = make_decoder("consensus", CODE, None, assumed, n_classes=3)
+    assert isinstance(consensus, ConsensusDecoder)
+    assert (consensus.n_attackers, consensus.n_errors, consensus.n_classes) == (1, 2, 3)
+    plain = make_decoder("plurality", CODE)
+    assert isinstance(plain, PluralityDecoder)
+    assert plain.n_classes is None
+
+
+def test_the_defaults_are_those_of_the_paper():
+    assert Assumptions() == Assumptions(0.5, 0.99, [0.25] * 4)
+    assert Assumptions().max_attackers == 3
+    assert uniform_prior(0) == (1.0,)
+    decoder = BayesDecoder(CODE, np.full((6, 2, 2), 0.5))
+    assert (decoder.attack_rate, decoder.success_rate, decoder.attackers_prior) == (0.5, 0.99, (0.25,) * 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"attack_rate": 1.5}, "attack_rate"),
+        ({"success_rate": float("nan")}, "success_rate"),
+        ({"attackers_prior": (0.5,)}, "sum to 0.5"),
+        ({"second_rate": -1}, "second_rate"),
+        ({"false_alarm_rate": 2}, "false_alarm_rate"),
+    ],
+)
+def test_assumptions_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Assumptions(**arguments)
+    with pytest.raises(InputError, match="max_attackers"):
+        uniform_prior(-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "noise", "message"),
+    [
+        ("oracle", None, "unknown decoder 'oracle'; choose plurality, "),
+        ("bayes", None, "needs confusion matrices"),
+        ("groups", VoteSet(np.zeros((2, 6), int)), "true label"),
+        ("consensus", None, "n_attackers"),
+        ("soft", np.full((6, 2, 2), 0.5), "fitted on clean inputs"),
+        ("soft", VoteSet(np.zeros((2, 6), int), np.zeros(2, int)), "no.* class scores|discounted"),
+        ("discounted", VoteSet(np.zeros((2, 6), int)), "true label"),
+    ],
+)
+def test_what_is_missing_is_said(name, noise, message):
+    with pytest.raises(InputError, match=message):
+        make_decoder(name, CODE, noise)
+
+
+def test_verdicts_are_taken_joined_and_compared(clean):
+    found = make_decoder("bayes", CODE, clean).decode(clean.votes)
+    some = found.take([3, 3, 1])
+    assert some.labels.tolist() == found.labels[[3, 3, 1]].tolist()
+    assert some.suspects[0] == found.suspects[3]
+    np.testing.assert_array_equal(found.take(clean.labels == 1).labels, found.labels[clean.labels == 1])
+    assert len(found.take(np.zeros(150, bool))) == 0
+    level = float(found.attack_probability.max())
+    assert not found.alarms(level).any()
+    np.testing.assert_array_equal(found.alarms(), found.attack_probability > 0.5)
+    with pytest.raises(InputError, match="no verdicts"):
+        Decoded.concatenate([])
