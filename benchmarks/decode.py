@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from codeward._files import write_text_atomic
 from codeward.codes import Code, named_code
-from codeward.decoding import BayesDecoder, estimate_confusion, load_votes
+from codeward.decoding import BayesDecoder, estimate_confusion
+from codeward.reproduction import PackedSetting
 
 CLASSES = 10
-REAL = Path(__file__).parent.parent / "results" / "cifar10-iid"
+REAL = PackedSetting(Path(__file__).parent.parent / "results" / "cifar10-iid")
 INPUTS = 5_000
 #: Inputs the baseline is timed on; its time is linear in their number.
 BASELINE_INPUTS = 150
@@ -117,11 +118,10 @@ def compare(rng: np.random.Generator) -> list[str]:
         lines.append(race(rng, f"{name} | simulated", code, realistic, confusion))
         lines.append(race(rng, f"{name} | simulated, all distinct", code, unlike, unlike_confusion))
     for name, inputs in product(("c", "d"), ("attackers0-clean", "attackers2-triggered")):
-        folder = REAL / name
-        real = load_votes(folder / "votes" / f"repeat0-{inputs}.npz")
+        real = REAL.load_votes(f"{name}/votes/repeat0-{inputs}.npz")
         assert real.confusion is not None
         title = f"paper's ({name}), n = 12 | CIFAR-10, {inputs.replace('attackers', '').replace('-', ' attackers, ')}"
-        lines.append(race(rng, title, Code.load(folder / "code.json"), real.votes, np.asarray(real.confusion, float)))
+        lines.append(race(rng, title, REAL.load_code(name), real.votes, np.asarray(real.confusion, float)))
     return lines
 
 

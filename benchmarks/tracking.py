@@ -11,26 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._files import write_text_atomic
-from codeward.codes import Code
-from codeward.decoding import BayesDecoder, load_votes, pool_evidence, tracking_score
-from codeward.experiments import load_records
+from codeward.decoding import BayesDecoder, estimate_confusion, pool_evidence, tracking_score
+from codeward.reproduction import PackedSetting
 
-ROOT = Path(__file__).parent.parent / "results" / "cifar10-iid"
+STORED = PackedSetting(Path(__file__).parent.parent / "results" / "cifar10-iid")
 POOLS = (1, 2, 5, 20)
 DRAWS = 500
 
 
 def measure(name: str, seed: int = 0) -> list[list[str]]:
     """One row a number of attackers: mean true / false positives of `DRAWS` pools of each size, over all repeats."""
-    folder = ROOT / name
-    code = Code.load(folder / "code.json")
+    code = STORED.load_code(name)
     found: dict[int, list[NDArray[np.float64]]] = {}
-    for record in load_records(folder):
+    records = [STORED.read_json(file) for file in STORED.list_files(f"{name}/records")]
+    for record in sorted(records, key=lambda record: (record["repeat"], record["n_attackers"])):
         repeat, n_attackers = record["repeat"], record["n_attackers"]
         for group in record["figures"]["groups"]:
-            votes = load_votes(folder / "votes" / f"repeat{repeat}-attackers{n_attackers}-triggered.npz")
-            assert votes.confusion is not None
-            decoder = BayesDecoder(code, votes.confusion)
+            cell = f"{name}/votes/repeat{repeat}-attackers{n_attackers}"
+            votes, known = (STORED.load_votes(f"{cell}-{inputs}.npz") for inputs in ("triggered", "validation"))
+            assert known.labels is not None
+            decoder = BayesDecoder(code, estimate_confusion(known.votes, known.labels, 10))
             usable = votes.votes[votes.labels != group["target"]]
             rng = np.random.default_rng([seed, repeat, n_attackers])
             scores = []

@@ -14,7 +14,7 @@ run again. ``--docs`` writes the tables into docs/federated.md, from the records
 
 from benchmarks.federated_attacks._command import main
 from benchmarks.federated_attacks._global_model import aggregate, make_strategy, run_global
-from benchmarks.federated_attacks._records import write_docs, write_tables
+from benchmarks.federated_attacks._records import load_all, write_docs, write_tables
 from benchmarks.federated_attacks._sub_models import (
     attack_code,
     choose_framed,
@@ -32,6 +32,7 @@ __all__ = [
     "choose_framed",
     "draw_group",
     "find_code",
+    "load_all",
     "main",
     "make_bayes",
     "make_strategy",

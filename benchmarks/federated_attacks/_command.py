@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.federated_attacks._records import run_cells, write_docs, write_tables
+from benchmarks.federated_attacks._records import pack, run_cells, write_docs, write_tables
 from benchmarks.federated_attacks._trial import MARGINS, TRIALS
 
 
@@ -29,6 +29,7 @@ def main() -> None:
         trial = replace(trial, images_per_user=options.images_per_user)
     if not options.docs:
         run_cells(trial, options.seeds, options.attackers, folder)
+        pack(folder)
     tables = write_tables(folder)
     print(tables)
     if options.docs:

@@ -20,6 +20,7 @@ from benchmarks.federated_attacks._trial import USERS, Trial, find_code, prepare
 from codeward._files import write_text_atomic
 from codeward.data import DatasetPair
 from codeward.experiments._setting import load_pair
+from codeward.reproduction import read_lines, write_lines
 from codeward.runs import describe_machine, load_record, save_record
 
 #: What records call the defence that is no rule of Flower's.
@@ -51,10 +52,11 @@ def run_cells(trial: Trial, seeds: Sequence[int], sizes: Sequence[int], folder: 
     torch.set_num_threads(1)
     pair = load_pair(trial.config())
     settings = {name: value for name, value in asdict(trial).items() if name != "data_dir"} | {"users": USERS}
+    known = load_all(folder)
     for seed, k in product(seeds, sizes):
         for (behaviour, defence), run in list_cells(trial, pair, seed, k).items():
             file = folder / f"seed{seed}-attackers{k}-{behaviour}-{defence}.json"
-            if file.exists():
+            if file.name in known:
                 continue
             told = {
                 "dataset": trial.dataset,
@@ -88,11 +90,26 @@ def list_cells(
     }
 
 
+def load_all(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read all records by name: those of ``records.jsonl.gz``, and files that came after it was packed."""
+    packed = folder / "records.jsonl.gz"
+    found = {entry["file"]: entry["json"] for entry in (read_lines(packed) if packed.exists() else [])}
+    found |= {file.name: load_record(file) for file in folder.glob("seed*.json")}
+    return dict(sorted(found.items()))
+
+
+def pack(folder: Path) -> None:
+    """Put all records of a folder into ``records.jsonl.gz``, and remove their files."""
+    found = load_all(folder)
+    write_lines(folder / "records.jsonl.gz", [{"file": name, "json": record} for name, record in found.items()])
+    for name in found:
+        (folder / name).unlink(missing_ok=True)
+
+
 def load_figures(folder: Path) -> Found:
     """Read the figures of all records."""
     found: Found = {}
-    for file in sorted(folder.glob("seed*.json")):
-        record = load_record(file)
+    for record in load_all(folder).values():
         cell = record["n_attackers"], record["behaviour"], record["defence"]
         found.setdefault(cell, []).append(record["figures"])
     return found

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from codeward._errors import InputError, TooLargeError
 from codeward.cli import main
 from codeward.codes import Code, named_code
-from codeward.decoding import BayesDecoder, TwoGroupDecoder, _pairs, estimate_confusion, load_votes, save_votes
+from codeward.decoding import BayesDecoder, TwoGroupDecoder, _pairs, estimate_confusion, save_votes
 from codeward.decoding._pair_kernels import sum_pairs
+from codeward.reproduction import PackedSetting
 
-RESULTS = Path(__file__).parents[2] / "results" / "mnist-iid-two-groups" / "c"
+RESULTS = Path(__file__).parents[2] / "results" / "mnist-iid-two-groups"
 
 
 def write_out(code, confusion, votes, rate, success, prior, second, second_success):
@@ -138,13 +139,13 @@ def test_two_targets_on_one_input_are_told_apart_and_both_groups_are_named():
 
 
 def test_real_models_of_two_groups_of_two_are_decoded_where_one_group_is_not_enough():
-    code = Code.load(RESULTS / "code.json")
-    known = load_votes(RESULTS / "votes" / "repeat0-attackers2-validation.npz")
+    packed = PackedSetting(RESULTS)
+    code, known = packed.load_code("c"), packed.load_votes("c/votes/repeat0-attackers2-validation.npz")
     confusion = estimate_confusion(known.votes, known.labels, 10)
-    files = sorted((RESULTS / "votes").glob("repeat0-attackers2-triggered*.npz"))
+    files = [name for name in packed.list_files("c/votes") if "attackers2-triggered" in name]
     assert len(files) == 2
     for file in files:
-        given = load_votes(file)
+        given = packed.load_votes(file)
         votes, labels = given.votes[:400], given.labels[:400]
         assert (BayesDecoder(code, confusion).predict(votes) == labels).mean() < 0.65
         assert (TwoGroupDecoder(code, confusion).predict(votes) == labels).mean() > 0.95

@@ -1,6 +1,5 @@
 """What stops a trigger, small: digits, one attacker of 12, Flower's own aggregation against a code's sub-models."""
 
-import json
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -113,6 +112,6 @@ def test_the_page_holds_the_tables_of_the_records(tmp_path):
     page.write_text(text)
     for dataset in compare.TRIALS:
         folder = ROOT / "results" / f"federated-{dataset}"
-        assert json.loads(next(folder.glob("seed*.json")).read_text())["settings"]["users"] == 12
+        assert {record["settings"]["users"] for record in compare.load_all(folder).values()} == {12}
         compare.write_docs(page, dataset, compare.write_tables(folder))
     assert page.read_text() == text

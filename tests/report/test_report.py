@@ -17,8 +17,9 @@ from codeward.report import build_report, count_steps, write_report
 from codeward.report._promises import _state_kept
 from codeward.report._svg import adopt_svg
 from codeward.report._tables import show_number, show_share
+from codeward.reproduction import PackedSetting
 
-STORED = Path(__file__).parents[2] / "results" / "cifar10-iid" / "c"
+STORED = PackedSetting(Path(__file__).parents[2] / "results" / "cifar10-iid")
 
 
 @pytest.fixture(scope="session")
@@ -208,13 +209,15 @@ def test_records_of_two_configurations_are_refused(folder, tmp_path):
         build_report(copy)
 
 
-@pytest.mark.skipif(not STORED.is_dir(), reason="the stored results are not part of this checkout")
+@pytest.mark.skipif(not STORED.exists, reason="the stored results are not part of this checkout")
 def test_stored_results_without_scores_and_plots_are_reported(tmp_path, read_page):
     # One repeat of those there are, so that counts stand on the page and not means.
-    place = shutil.copytree(STORED, tmp_path / "c", ignore=shutil.ignore_patterns("plots", "studies", "repeat[!0]*"))
+    STORED.unpack_run("c", tmp_path / "whole")
+    left_out = shutil.ignore_patterns("plots", "studies", "repeat[!0]*")
+    place = shutil.copytree(tmp_path / "whole", tmp_path / "c", ignore=left_out)
     made = write_report(place, tmp_path / "c.html")
     page = read_page((tmp_path / "c.html").read_text(encoding="utf-8"))
-    record = json.loads((STORED / "records" / "repeat0-attackers3.json").read_text())
+    record = STORED.read_json("c/records/repeat0-attackers3.json")
     counted = record["figures"]["groups"][0]["triggered"]["other_labels"]["bayes"]
     assert f"{counted['count']:,} of {counted['of']:,}" in page.text
     assert "Who holds what" not in page.text

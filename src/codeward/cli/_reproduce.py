@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    study: str = typer.Argument(..., metavar="figure5|table1|past", help="What to reproduce."),
+    study: str = typer.Argument(
+        ..., metavar="figure5|table1|past|pack|unpack", help="What to reproduce; or what to do with the grid folder."
+    ),
     dataset: str = typer.Option("mnist", help="mnist or cifar10; any data set that `codeward data list` knows."),
     smoke: bool = typer.Option(False, "--smoke", help="The whole pipeline on the embedded digits, in under a minute."),
     repeats: int = typer.Option(None, min=1, help="Repeats; by default the paper's 5 (figure5) and 10 (table1)."),
@@ -42,16 +44,24 @@ def reproduce(
     vote files are there, so that short slots on a GPU add up; nothing is trained twice. Afterwards `codeward report` on
     the grid folder makes the page, with the figure as small multiples, the table, and what is complete.
 
+    `pack` puts the run folders of each setting (with --split: of these) into two small files that `codeward report`
+    reads as well; `unpack` writes them out again. A study unpacks the settings it goes on with.
+
     Example: codeward reproduce table1 --dataset mnist --data-dir data && codeward report results
     """
     from codeward._errors import InputError
-    from codeward.reproduction import ask_grid, count_grid, list_cells, plan_study, study_grid
+    from codeward.reproduction import ask_grid, count_grid, list_cells, plan_study, study_grid, unpack_setting
     from codeward.training import ModelStore
 
     if votes_only and count_only:
         raise InputError("--votes-only and --count-only exclude each other")
-    runs = plan_study(study, dataset, repeats, codes, splits, smoke, attackers=attackers)
     folder = output or Path("runs/smoke" if smoke else "results")
+    if study in ("pack", "unpack"):
+        _pack(folder, study, [f"{dataset}-{split}" for split in splits], as_json)
+        return
+    runs = plan_study(study, dataset, repeats, codes, splits, smoke, attackers=attackers)
+    for setting in dict.fromkeys(path.split("/")[0] for path in runs):
+        unpack_setting(folder, setting)
     shown = not quiet and not as_json
     try:
         if not count_only:
@@ -73,6 +83,31 @@ def reproduce(
     typer.echo(f"{study}: {asked} of {len(cells)} cells asked, {len(records)} recorded, in {folder}")
     if not votes_only:
         typer.echo(f"next: codeward report {folder}")
+
+
+def _pack(folder: Path, action: str, settings: list[str], as_json: bool) -> None:
+    """Pack or unpack settings of a grid folder, all by default, and say what became of them."""
+    from codeward._errors import InputError
+    from codeward.reproduction import list_packed, pack_setting, unpack_setting
+
+    plain = {file.parents[1].name for file in folder.glob("*/*/config.yaml")}
+    packed = {setting.path.name for setting in list_packed(folder)}
+    known = plain | packed if action == "pack" else packed
+    for setting in settings:
+        if setting not in known:
+            raise InputError(f"{folder}: no setting {setting} to {action}, but {', '.join(sorted(known)) or 'none'}")
+    done: dict[str, dict[str, str]] = {}
+    for setting in sorted(settings or (plain if action == "pack" else packed)):
+        done[setting] = pack_setting(folder, setting)[1] if action == "pack" else {}
+        if action == "unpack":
+            unpack_setting(folder, setting)
+    if as_json:
+        print(json.dumps({"folder": str(folder), "settings": list(done), "left_out": done}))
+        return
+    for setting, left_out in done.items():
+        typer.echo(f"{action}ed: {setting}")
+        for run, why in left_out.items():
+            typer.echo(f"note: {setting}/{run} stays as it is: {why}")
 
 
 def _draw(runs: "Mapping[str, RunConfig]", folder: Path, data_dir: Path | None) -> None:

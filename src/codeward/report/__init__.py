@@ -17,7 +17,7 @@ from codeward.report._html import Report, build_report, count_steps, write_repor
 from codeward.report._page import write_page
 from codeward.report._parts import write_section
 from codeward.report._promises import LIMITS, THREATS
-from codeward.report._run import read_records
+from codeward.report._run import check_records, read_records
 from codeward.report._svg import adopt_svg, draw_code
 from codeward.report._tables import Share, sum_up_shares, write_table
 
@@ -36,6 +36,7 @@ __all__ = [
     "adopt_svg",
     "auc_cell",
     "build_report",
+    "check_records",
     "count_attackers",
     "count_repeats",
     "count_steps",

@@ -1,6 +1,7 @@
 """What a run folder holds for a report: records and code, checked to belong together; vote files where they are."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -108,15 +109,20 @@ def open_run(folder: str | os.PathLike[str]) -> ReportedRun:
 def read_records(path: Path, code: Code) -> tuple[dict[str, Any], ...]:
     """Read the records of a run folder; refuse those that lack something or are of another code or configuration."""
     try:
-        records = tuple(load_records(path))
+        found = load_records(path)
     except KeyError as error:
         raise InputError(f"{path}: a record lacks {error}") from error
-    for record in records:
+    return check_records(found, path, code)
+
+
+def check_records(found: Sequence[dict[str, Any]], path: Path, code: Code) -> tuple[dict[str, Any], ...]:
+    """Return the records of a run in order; refuse what lacks something or is of another code or configuration."""
+    for record in found:
         missing = [key for key in _NEEDED if key not in record]
         if missing:
             raise InputError(f"{path}: a record lacks {', '.join(missing)}")
         if record["code_digest"] != code.digest:
             raise InputError(f"{path}: code.json is not the code of the records")
-        if record["config_digest"] != records[0]["config_digest"]:
+        if record["config_digest"] != found[0]["config_digest"]:
             raise InputError(f"{path}: holds records of different configurations; report one run at a time")
-    return records
+    return tuple(sorted(found, key=lambda record: (record["repeat"], record["n_attackers"])))

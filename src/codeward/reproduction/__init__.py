@@ -1,15 +1,39 @@
-"""The paper's figure and table, and what goes past them: grids of runs, studies of their votes, tables and the page."""
+"""The paper's figure and table, and what goes past them: grids of runs, studies of their votes, tables and the page.
 
-from codeward.reproduction._cell_votes import CellVotes, read_cell
-from codeward.reproduction._grid_folder import is_grid
-from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
-from codeward.reproduction._studies import plan_study
-from codeward.reproduction._sweep import GridCell, ask_grid, count_grid, draw_grid, list_cells, study_grid
+Names below are imported on first use: reading results needs no torch, filling a grid does.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "CellVotes": "_cell_votes",
+    "GridCell": "_sweep",
+    "GridReport": "_grid_report",
+    "PackedSetting": "_packing",
+    "ask_grid": "_sweep",
+    "build_grid_report": "_grid_report",
+    "count_grid": "_sweep",
+    "count_grid_steps": "_grid_report",
+    "draw_grid": "_sweep",
+    "is_grid": "_grid_folder",
+    "list_cells": "_sweep",
+    "list_packed": "_packing",
+    "pack_setting": "_packing",
+    "plan_study": "_studies",
+    "read_cell": "_cell_votes",
+    "read_lines": "_packing",
+    "study_grid": "_sweep",
+    "unpack_setting": "_packing",
+    "write_grid_report": "_grid_report",
+    "write_lines": "_packing",
+}
 
 __all__ = [
     "CellVotes",
     "GridCell",
     "GridReport",
+    "PackedSetting",
     "ask_grid",
     "build_grid_report",
     "count_grid",
@@ -17,8 +41,38 @@ __all__ = [
     "draw_grid",
     "is_grid",
     "list_cells",
+    "list_packed",
+    "pack_setting",
     "plan_study",
     "read_cell",
+    "read_lines",
     "study_grid",
+    "unpack_setting",
     "write_grid_report",
+    "write_lines",
 ]
+
+if TYPE_CHECKING:
+    from codeward.reproduction._cell_votes import CellVotes, read_cell
+    from codeward.reproduction._grid_folder import is_grid
+    from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
+    from codeward.reproduction._packing import (
+        PackedSetting,
+        list_packed,
+        pack_setting,
+        read_lines,
+        unpack_setting,
+        write_lines,
+    )
+    from codeward.reproduction._studies import plan_study
+    from codeward.reproduction._sweep import GridCell, ask_grid, count_grid, draw_grid, list_cells, study_grid
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"codeward.reproduction.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'codeward.reproduction' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -80,6 +80,11 @@ def load_study(file: Path) -> dict[str, Any]:
         study = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: not a readable study ({error})") from error
+    return check_study(study, file)
+
+
+def check_study(study: Any, file: str | Path) -> dict[str, Any]:
+    """Return what was read of a study; something else is refused by the name of its file."""
     if not isinstance(study, dict) or study.get("format") != FORMAT:
         raise InputError(f"{file}: not a {FORMAT} file")
     return study

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic import ValidationError
+
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
 from codeward.codes import Code
 from codeward.experiments import RunConfig, load_config
-from codeward.report import read_records
-from codeward.reproduction._findings import load_study
+from codeward.report import check_records, read_records
+from codeward.reproduction._findings import check_study, load_study
+from codeward.reproduction._packing import PackedSetting, list_packed
 from codeward.reproduction._studies import plan_study
 
 STUDIES = ("figure5", "table1", "past")
@@ -59,6 +63,8 @@ class GridRun:
     code : Code
     records, studies : tuple of dict
         In order of repeat and number of attackers.
+    picture : str or None
+        SVG of the users' class shares, where the run drew it.
     """
 
     path: str
@@ -66,6 +72,7 @@ class GridRun:
     code: Code
     records: tuple[Record, ...]
     studies: tuple[Record, ...]
+    picture: str | None = None
 
     @property
     def code_name(self) -> str:
@@ -118,14 +125,32 @@ class Grid:
 
 
 def is_grid(folder: str | os.PathLike[str]) -> bool:
-    """Say whether a folder is no run folder but has run folders in it, as ``<data set>-<setting>/<code>``."""
+    """Say whether a folder is no run folder but has runs in it, as ``<data set>-<setting>/<code>``, or packed ones."""
     path = Path(folder)
-    return not (path / "config.yaml").exists() and any(path.glob("*/*/config.yaml"))
+    return not (path / "config.yaml").exists() and (any(path.glob("*/*/config.yaml")) or bool(list_packed(path)))
 
 
-def list_run_folders(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the run folders of a grid."""
-    return sorted(file.parent for file in Path(folder).glob("*/*/config.yaml") if (file.parent / "code.json").exists())
+def list_runs(folder: str | os.PathLike[str]) -> dict[str, PackedSetting | None]:
+    """Return the runs of a grid by path, with the packed setting they are in; None where they are plain folders."""
+    found: dict[str, PackedSetting | None] = {}
+    for setting in list_packed(folder):
+        found |= {f"{setting.path.name}/{run}": setting for run in setting.runs}
+    for file in Path(folder).glob("*/*/config.yaml"):
+        if (file.parent / "code.json").exists():
+            found[file.parent.relative_to(folder).as_posix()] = None
+    return dict(sorted(found.items()))
+
+
+def list_drawn(folder: str | os.PathLike[str]) -> list[RunConfig]:
+    """Return the configurations of the runs that have a picture of their users' class shares."""
+    found = []
+    for path, packed in list_runs(folder).items():
+        place = Path(folder, path)
+        if packed is None and (place / "plots" / "users.svg").exists():
+            found.append(load_config(place / "config.yaml"))
+        elif packed is not None and f"{place.name}/plots/users.svg" in packed.files:
+            found.append(_parse_config(packed.read_text(f"{place.name}/config.yaml"), f"{place}/config.yaml"))
+    return found
 
 
 def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) -> Grid:
@@ -139,8 +164,8 @@ def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) 
     bar = progress or silent()
     root = Path(folder)
     runs = []
-    for place in list_run_folders(root):
-        runs.append(_open_run(place, place.relative_to(root).as_posix()))
+    for path, packed in list_runs(root).items():
+        runs.append(_open_run(root / path, path, packed))
         bar.advance(note="records")
     if not any(run.records for run in runs):
         raise InputError(f"{root}: no records in any run folder; `codeward reproduce figure5 -o {root}` makes them")
@@ -191,19 +216,37 @@ def rank_code(name: str) -> tuple[int, str]:
     return (known.index(name) if name in known else len(known), name)
 
 
-def _open_run(place: Path, path: str) -> GridRun:
-    code = Code.load(place / "code.json")
-    records = read_records(place, code)
-    studies = [_load_study(file, code) for file in (place / "studies").glob("*.json")]
-    studies.sort(key=lambda study: (study["repeat"], study["n_attackers"]))
-    return GridRun(path, load_config(place / "config.yaml"), code, records, tuple(studies))
+def _open_run(place: Path, path: str, packed: PackedSetting | None) -> GridRun:
+    picture: str | None = None
+    if packed is None:
+        code, config = Code.load(place / "code.json"), load_config(place / "config.yaml")
+        records = read_records(place, code)
+        studies = [(str(file), load_study(file)) for file in (place / "studies").glob("*.json")]
+        file = place / "plots" / "users.svg"
+        picture = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+    else:
+        run = place.name
+        code, config = (
+            packed.load_code(run),
+            _parse_config(packed.read_text(f"{run}/config.yaml"), f"{place}/config.yaml"),
+        )
+        records = check_records([packed.read_json(name) for name in packed.list_files(f"{run}/records")], place, code)
+        names = packed.list_files(f"{run}/studies")
+        studies = [(f"{packed.path}/{name}", check_study(packed.read_json(name), name)) for name in names]
+        name = f"{run}/plots/users.svg"
+        picture = packed.read_text(name) if name in packed.files else None
+    for file_name, study in studies:
+        missing = [key for key in ("repeat", "n_attackers", "code_digest") if key not in study]
+        if missing:
+            raise InputError(f"{file_name}: a study lacks {', '.join(missing)}")
+        if study["code_digest"] != code.digest:
+            raise InputError(f"{file_name}: a study of another code than code.json")
+    ordered = sorted((study for _, study in studies), key=lambda study: (study["repeat"], study["n_attackers"]))
+    return GridRun(path, config, code, records, tuple(ordered), picture)
 
 
-def _load_study(file: Path, code: Code) -> Record:
-    study = load_study(file)
-    missing = [key for key in ("repeat", "n_attackers", "code_digest") if key not in study]
-    if missing:
-        raise InputError(f"{file}: a study lacks {', '.join(missing)}")
-    if study["code_digest"] != code.digest:
-        raise InputError(f"{file}: a study of another code than code.json")
-    return study
+def _parse_config(text: str, where: str) -> RunConfig:
+    try:
+        return RunConfig.model_validate(yaml.safe_load(text[:65_536]))
+    except (yaml.YAMLError, ValidationError) as error:
+        raise InputError(f"{where}: not a configuration ({' '.join(str(error).split())})") from error

@@ -11,7 +11,7 @@ from codeward._files import write_text_atomic
 from codeward._progress import Progress, silent
 from codeward.report import Table, adopt_svg, write_page
 from codeward.reproduction import _accuracy, _grid_sections, _naming, _past, _rates, _unreached
-from codeward.reproduction._grid_folder import Grid, list_run_folders, open_grid
+from codeward.reproduction._grid_folder import Grid, list_runs, open_grid
 
 _HEAD = """# Tables
 
@@ -52,7 +52,7 @@ class GridReport:
 
 def count_grid_steps(folder: str | os.PathLike[str]) -> int:
     """Return what `build_grid_report` advances its progress by, in total: one a run, and two."""
-    return len(list_run_folders(folder)) + 2
+    return len(list_runs(folder)) + 2
 
 
 def collect_tables(grid: Grid) -> dict[str, list[Table]]:
@@ -159,13 +159,11 @@ def _find_pictures(grid: Grid) -> tuple[list[tuple[str, str]], list[str]]:
             continue
         name = run.setting.name
         settings[name] = None
-        file = grid.path / run.path / "plots" / "users.svg"
-        if name in found or not file.is_file():
+        if name in found or run.picture is None:
             continue
         try:
-            text = file.read_text(encoding="utf-8")
-            found[name] = adopt_svg(text, f"users{len(found)}-", f"Class shares of every user: {name}")
-        except (InputError, UnicodeDecodeError) as error:
+            found[name] = adopt_svg(run.picture, f"users{len(found)}-", f"Class shares of every user: {name}")
+        except InputError as error:
             notes.append(f"{run.path}/plots/users.svg was left out: {error}")
     missing = [name for name in settings if name not in found]
     if missing:

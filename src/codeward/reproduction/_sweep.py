@@ -25,7 +25,8 @@ from codeward.experiments import (
     record_cell,
 )
 from codeward.reproduction._findings import choose_parts, study_cell
-from codeward.runs import Cell, RunConfig, RunFolder, load_config, load_record
+from codeward.reproduction._grid_folder import list_drawn
+from codeward.runs import Cell, RunConfig, RunFolder, load_record
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 
 
@@ -148,9 +149,7 @@ def draw_grid(
     The picture (``plots/users.svg``, first repeat) goes to the first run with votes that is dealt so; where a run of
     the grid folder has one, of these runs or not, none is drawn. Needs matplotlib.
     """
-    known = {
-        _name_dealing(load_config(file.parents[1] / "config.yaml")) for file in Path(folder).glob("*/*/plots/users.svg")
-    }
+    known = {_name_dealing(config) for config in list_drawn(folder)}
     drawn = []
     for cell in list_cells(runs, folder):
         config = cell.config

@@ -1,0 +1,399 @@
+"""Packed results: a setting of a grid in two files, every distinct column of votes once.
+
+A run folder in use is plain files. To keep, the runs of one setting (``mnist-iid/a``, ``mnist-iid/b``, ...) go into
+
+- ``mnist-iid.jsonl.gz``: a line a file. The first line names the format and the digest of the other file; then
+  ``{"file": "c/records/repeat0-attackers1.json", "json": {...}}`` for JSON, ``"text"`` for other text, and for vote
+  files ``"labels"`` and ``"votes"``, rows of the arrays of
+- ``mnist-iid.npz``: distinct labels and distinct vote columns, the latter as (vote - label) modulo the number type, so
+  that a model that errs seldom is nearly all zeros. LZMA-compressed; `numpy.load` reads it.
+
+A model that no attacker feeds votes alike in many cells: most columns occur more than once.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._files import write_atomic, write_text_atomic
+from codeward.codes import Code
+from codeward.decoding import VoteSet, estimate_confusion, load_votes
+
+#: Changes when a reader of older files would misread newer ones.
+FORMAT = "codeward-results/1"
+#: Most bytes that a packed file may unfold to.
+LIMIT = 1 << 30
+#: Files of a run that are packed; a model store and what else lies there is not.
+_KEPT = re.compile(
+    r"[^/\\.][^/\\]*/(config\.yaml|code\.json|(records|studies|votes)/[^/\\.][^/\\]*\.(json|npz)|plots/users\.svg)"
+)
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PackedSetting:
+    """The runs of one setting, packed; the files are read when they are first needed.
+
+    Attributes
+    ----------
+    path : Path
+        In the grid folder, without the endings ``.jsonl.gz`` and ``.npz``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "digits-iid" / "c").mkdir(parents=True)
+    >>> _ = (folder / "digits-iid" / "c" / "config.yaml").write_text("users: 12\\n")
+    >>> packed, left_out = pack_setting(folder, "digits-iid")
+    >>> packed.runs, packed.read_text("c/config.yaml"), left_out
+    (['c'], 'users: 12\\n', {})
+    >>> unpack_setting(folder, "digits-iid")
+    >>> (folder / "digits-iid" / "c" / "config.yaml").read_text(), packed.exists
+    ('users: 12\\n', False)
+    """
+
+    path: Path
+
+    @property
+    def index_file(self) -> Path:
+        """The file with records, studies and what the votes are."""
+        return self.path.with_name(self.path.name + ".jsonl.gz")
+
+    @property
+    def votes_file(self) -> Path:
+        """The file with the distinct columns."""
+        return self.path.with_name(self.path.name + ".npz")
+
+    @property
+    def exists(self) -> bool:
+        """Whether the setting is packed."""
+        return self.index_file.is_file()
+
+    @cached_property
+    def files(self) -> dict[str, Entry]:
+        """What is said of each file, by its name within the setting."""
+        try:
+            head, *entries = read_lines(self.index_file)
+            if head["format"] != FORMAT:
+                raise InputError(f"{self.index_file}: not a {FORMAT} file")
+            found = {str(entry.pop("file")): entry for entry in entries}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{self.index_file}: not a {FORMAT} file ({error})") from error
+        unknown = next((name for name in found if not _KEPT.fullmatch(name)), None)
+        if unknown is not None:
+            raise InputError(f"{self.index_file}: {unknown!r} is no file of a run")
+        object.__setattr__(self, "_digest", head.get("votes"))
+        return found
+
+    @property
+    def runs(self) -> list[str]:
+        """Names of the runs."""
+        return sorted(name.split("/")[0] for name in self.files if name.endswith("/config.yaml"))
+
+    def list_files(self, folder: str) -> list[str]:
+        """Return the files of a folder, such as ``c/records``, in order."""
+        return sorted(name for name in self.files if name.rpartition("/")[0] == folder)
+
+    def read_json(self, file: str) -> Any:
+        """Return the content of a JSON file."""
+        return json.loads(self.read_text(file))
+
+    def read_text(self, file: str) -> str:
+        """Return a file that is text, as it was."""
+        entry = self._find(file)
+        if "json" in entry:
+            return _write_json(entry["json"])
+        if not isinstance(entry.get("text"), str):
+            raise InputError(f"{self.index_file}: {file} is not text")
+        return str(entry["text"])
+
+    def load_code(self, run: str) -> Code:
+        """Return the code of a run."""
+        content = self.read_json(f"{run}/code.json")
+        try:
+            return Code(content["matrix"], content["users"], content["models"], content["construction"])
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{self.index_file}: {run}/code.json is no code ({error})") from error
+
+    def load_votes(self, file: str) -> VoteSet:
+        """Return a vote file as `codeward.decoding.load_votes` would."""
+        votes, labels, confusion = self._restore(file)
+        return VoteSet(votes.astype(np.int64), labels.astype(np.int64), confusion)
+
+    def unpack_run(self, run: str, target: str | os.PathLike[str]) -> None:
+        """Write a run as plain files, byte for byte those that were packed, into a folder; the packed files stay."""
+        names = [name for name in self.files if name.startswith(f"{run}/")]
+        if f"{run}/config.yaml" not in names:
+            raise InputError(f"{self.index_file}: no run {run} in it, but {', '.join(self.runs)}")
+        # The configuration comes last: a folder without it is no run yet.
+        for name in sorted(names, key=lambda name: name.endswith("/config.yaml")):
+            place = Path(target, name.partition("/")[2])
+            if name.endswith(".npz"):
+                parts = zip(("votes", "labels", "confusion"), self._restore(name), strict=True)
+                given = {key: part for key, part in parts if part is not None}
+                write_atomic(place, partial(np.savez_compressed, **given))  # type: ignore[arg-type]
+            else:
+                write_text_atomic(place, self.read_text(name))
+
+    def _find(self, file: str) -> Entry:
+        if file not in self.files:
+            raise InputError(f"{self.index_file}: no {file} in it")
+        return self.files[file]
+
+    @cached_property
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        data = self.votes_file.read_bytes() if self.votes_file.is_file() else b""
+        known = self.files and getattr(self, "_digest", None)
+        if hashlib.sha256(data).hexdigest() != known:
+            raise InputError(f"{self.votes_file}: not the votes that {self.index_file.name} is about")
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                if sum(part.file_size for part in archive.infolist()) > LIMIT:
+                    raise InputError(f"{self.votes_file}: unfolds to more than {LIMIT:,} bytes")
+            with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
+                return {name: loaded[name] for name in loaded.files}
+        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+            raise InputError(f"{self.votes_file}: not readable ({error})") from error
+
+    def _restore(self, file: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+        entry = self._find(file)
+        try:
+            labels = self._arrays[f"labels-{entry['labels'][0]}"][entry["labels"][1]]
+            columns = self._arrays[f"votes-{entry['votes'][0]}"][entry["votes"][1]]
+        except (KeyError, IndexError, TypeError) as error:
+            raise InputError(f"{self.index_file}: {file} is no vote file ({error})") from error
+        votes = np.ascontiguousarray((columns + labels.astype(columns.dtype)).T)
+        if "confusion" not in entry:
+            return votes, labels, None
+        validation = _name_validation(file)
+        said, truth = (votes, labels) if validation == file else self._restore(validation)[:2]
+        kind, n_classes = entry["confusion"]
+        return votes, labels, estimate_confusion(said.astype(np.int64), truth.astype(np.int64), n_classes).astype(kind)
+
+
+def list_packed(folder: str | os.PathLike[str]) -> list[PackedSetting]:
+    """Return the packed settings of a grid folder.
+
+    Examples
+    --------
+    >>> list_packed("nowhere")
+    []
+    """
+    suffix = ".jsonl.gz"
+    return [PackedSetting(f.with_name(f.name.removesuffix(suffix))) for f in sorted(Path(folder).glob("*-*" + suffix))]
+
+
+def pack_setting(folder: str | os.PathLike[str], setting: str) -> tuple[PackedSetting, dict[str, str]]:
+    """Pack the run folders of a setting into two files, check that they give back every byte that counts, remove them.
+
+    Guarantees: a file is removed only after it was read back from the packed files and found equal: text byte by byte,
+    votes, labels and confusion matrices number by number and type by type. A crash leaves plain files, packed ones, or
+    both; what is packed already is unpacked first. The same runs give the same bytes.
+
+    Returns
+    -------
+    packed : PackedSetting
+    left_out : dict of str to str
+        Runs that stay plain (class scores are not packed), and why.
+
+    Raises
+    ------
+    InputError
+        When a file is not readable.
+    """
+    unpack_setting(folder, setting)
+    packed = PackedSetting(Path(folder, setting))
+    builder, left_out = _Builder(), dict[str, str]()
+    plain = {file.parent.name: file.parent for file in sorted(packed.path.glob("*/config.yaml"))}
+    taken = []
+    for run, place in plain.items():
+        files = {f"{run}/{file.relative_to(place).as_posix()}": file for file in sorted(place.rglob("*"))}
+        chosen = {name: file for name, file in files.items() if _KEPT.fullmatch(name) and file.is_file()}
+        try:
+            builder.take(chosen)
+            taken.append((place, chosen))
+        except _CannotPackError as error:
+            left_out[run] = str(error)
+    if not taken:
+        return packed, left_out
+    columns = builder.votes()
+    digest = hashlib.sha256(columns).hexdigest()
+    lines = [
+        {"format": FORMAT, "votes": digest},
+        *({"file": name, **builder.files[name]} for name in sorted(builder.files)),
+    ]
+    write_atomic(packed.votes_file, lambda out: out.write(columns))
+    write_lines(packed.index_file, lines)
+    packed = PackedSetting(packed.path)
+    for _, chosen in taken:
+        for name, file in chosen.items():
+            _compare(packed, name, file)
+    for place, chosen in taken:
+        (place / "config.yaml").unlink()  # first: now the packed run counts
+        for file in chosen.values():
+            file.unlink(missing_ok=True)
+        for part in [*(place / name for name in ("records", "studies", "votes", "plots")), place, packed.path]:
+            if part.is_dir() and not any(part.iterdir()):
+                part.rmdir()
+    return packed, left_out
+
+
+def unpack_setting(folder: str | os.PathLike[str], setting: str) -> None:
+    """Write the run folders of a packed setting as plain files again, and remove the packed ones.
+
+    Runs that are there as plain files are left as they are. Nothing happens where the setting is not packed.
+    """
+    packed = PackedSetting(Path(folder, setting))
+    if not packed.exists:
+        return
+    for run in packed.runs:
+        if not (packed.path / run / "config.yaml").exists():
+            packed.unpack_run(run, packed.path / run)
+    packed.index_file.unlink()
+    packed.votes_file.unlink(missing_ok=True)
+
+
+class _CannotPackError(Exception):
+    """A run has something that packed files would lose."""
+
+
+class _Builder:
+    """Distinct columns and lines of the index, as files come in."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Entry] = {}
+        self.rows: dict[str, dict[bytes, int]] = {}
+
+    def take(self, files: Mapping[str, Path]) -> None:
+        """Take the files of a run."""
+        found = {name: _read(name, file) if file.suffix != ".npz" else {} for name, file in files.items()}
+        for name, file in files.items():
+            if file.suffix == ".npz":
+                votes, labels, confusion = _load_arrays(file)
+                kind = None
+                if confusion is not None:
+                    validation = files.get(_name_validation(name))
+                    if validation is None or not np.array_equal(confusion, _estimate(validation, confusion)):
+                        raise _CannotPackError(f"{file.name}: confusion matrices of other votes than the validation's")
+                    kind = [str(confusion.dtype), confusion.shape[1]]
+                found[name] = self._fold(votes, labels, kind)
+        self.files |= found
+
+    def _fold(self, votes: NDArray[Any], labels: NDArray[Any], confusion: Any) -> Entry:
+        columns = np.ascontiguousarray((votes - labels.astype(votes.dtype)[:, None]).T)
+        entry: Entry = {
+            "labels": [_shape(labels), self._number(f"labels-{_shape(labels)}", labels)],
+            "votes": [_shape(votes), [self._number(f"votes-{_shape(votes)}", column) for column in columns]],
+        }
+        return entry if confusion is None else {**entry, "confusion": confusion}
+
+    def _number(self, name: str, column: NDArray[Any]) -> int:
+        known = self.rows.setdefault(name, {})
+        return known.setdefault(column.tobytes(), len(known))
+
+    def votes(self) -> bytes:
+        """Return the columns as an ``.npz``; the same columns give the same bytes."""
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for name, rows in sorted(self.rows.items()):
+                info = zipfile.ZipInfo(f"{name}.npy")  # its date is always the same
+                info.compress_type = zipfile.ZIP_LZMA
+                dtype = np.dtype(name.split("-")[1])
+                table = np.frombuffer(b"".join(rows), dtype=dtype).reshape(len(rows), -1)
+                with archive.open(info, "w") as part:
+                    np.lib.format.write_array(part, table, allow_pickle=False)
+        return out.getvalue()
+
+
+def _read(name: str, file: Path) -> Entry:
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = json.loads(text) if name.endswith(".json") else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+    return {"json": content} if content is not None and _write_json(content) == text else {"text": text}
+
+
+def _load_arrays(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    found = load_votes(file)  # checks what it reads
+    if found.scores is not None or found.labels is None:
+        raise _CannotPackError(f"{file.name}: class scores or no labels")
+    with np.load(file, allow_pickle=False) as arrays:
+        return arrays["votes"], arrays["labels"], arrays["confusion"] if "confusion" in arrays.files else None
+
+
+def _compare(packed: PackedSetting, name: str, file: Path) -> None:
+    if file.suffix != ".npz":
+        same = packed.read_text(name).encode() == file.read_bytes()
+    else:
+        pairs = list(zip(packed._restore(name), _load_arrays(file), strict=True))
+        same = all(
+            (ours is None and given is None)
+            or (ours is not None and given is not None and ours.dtype == given.dtype and np.array_equal(ours, given))
+            for ours, given in pairs
+        )
+    if not same:
+        raise InputError(f"{file}: the packed files do not give it back; nothing was removed")
+
+
+def read_lines(file: str | os.PathLike[str]) -> list[Any]:
+    """Read gzipped JSON lines; a file that is none, or unfolds to more than `LIMIT`, is refused in one line.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
+    >>> write_lines(file, [{"right": 7, "of": 8}])
+    >>> read_lines(file)
+    [{'right': 7, 'of': 8}]
+    """
+    try:
+        with gzip.open(file) as stream:
+            data = stream.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            raise InputError(f"{file}: unfolds to more than {LIMIT:,} bytes")
+        return [json.loads(line) for line in data.split(b"\n") if line]
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+
+
+def write_lines(file: str | os.PathLike[str], content: Iterable[Any]) -> None:
+    """Write gzipped JSON lines, atomically; the same content gives the same bytes (see `read_lines`)."""
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in content)
+    write_atomic(file, lambda out: out.write(gzip.compress(text.encode(), 9, mtime=0)))
+
+
+def _estimate(validation: Path, like: NDArray[Any]) -> NDArray[Any]:
+    found = load_votes(validation)
+    assert found.labels is not None  # it was read before
+    return estimate_confusion(found.votes, found.labels, like.shape[1]).astype(like.dtype)
+
+
+def _write_json(content: Any) -> str:
+    """Return JSON as all writers of run folders write it."""
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _shape(array: NDArray[Any]) -> str:
+    return f"{array.dtype}-{len(array)}"
+
+
+def _name_validation(file: str) -> str:
+    return re.sub(r"-[^-/]+\.npz$", "-validation.npz", file)

@@ -1,0 +1,153 @@
+"""Packed results give back what was there, and refuse what they cannot keep."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from codeward._errors import InputError
+from codeward.cli import main
+from codeward.codes import named_code
+from codeward.decoding import estimate_confusion, load_votes, save_votes
+from codeward.reproduction import PackedSetting, list_packed, pack_setting, read_lines, unpack_setting, write_lines
+
+
+def make_run(place, seed=0, scores=None):
+    """Two cells: the second model of both says the same, validation and triggered inputs differ in number."""
+    rng = np.random.default_rng(seed)
+    code = named_code("d")
+    (place / "plots").mkdir(parents=True)
+    code.save(place / "code.json")
+    (place / "config.yaml").write_text(f"dataset: digits\nseed: {seed}\n")
+    (place / "plots" / "users.svg").write_text("<svg>\u00e4</svg>")
+    (place / "records").mkdir()
+    labels = {"validation": rng.integers(3, size=40), "clean": rng.integers(3, size=41)}
+    fixed = {name: rng.integers(3, size=len(known)) for name, known in labels.items()}
+    for size in (0, 1):
+        record = {"n_attackers": size, "figure": 0.1 + size, "name": "\u00e9"}
+        (place / "records" / f"repeat0-attackers{size}.json").write_text(json.dumps(record, indent=1) + "\n")
+        (place / "records" / "other.json").write_text('{"spaced":  1}')
+        votes = {name: rng.integers(3, size=(len(known), code.n_models)) for name, known in labels.items()}
+        for name in votes:
+            votes[name][:, 1] = fixed[name]
+        confusion = estimate_confusion(votes["validation"], labels["validation"], 3) if size else None
+        for name, said in votes.items():
+            file = place / "votes" / f"repeat0-attackers{size}-{name}.npz"
+            save_votes(file, said, labels[name], confusion, scores and np.zeros((*said.shape, 3)))
+
+
+def read_all(folder):
+    return {file.relative_to(folder): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def test_what_is_unpacked_is_what_was_packed_byte_for_byte(tmp_path):
+    for number, run in enumerate("ab"):
+        make_run(tmp_path / "digits-iid" / run, number)
+    before = read_all(tmp_path)
+    packed, left_out = pack_setting(tmp_path, "digits-iid")
+    assert left_out == {}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["digits-iid.jsonl.gz", "digits-iid.npz"]
+    first = read_all(tmp_path)
+    # 2 runs x 2 cells x 6 models, of which one a run is always the same: 2 x (2 x 5 + 1) columns.
+    with np.load(packed.votes_file) as arrays:
+        assert sorted((name, len(arrays[name])) for name in arrays.files) == [
+            ("labels-uint8-40", 2),
+            ("labels-uint8-41", 2),
+            ("votes-uint8-40", 22),
+            ("votes-uint8-41", 22),
+        ]
+    stored = packed.load_votes("b/votes/repeat0-attackers1-clean.npz")
+    assert packed.load_code("a") == named_code("d")
+    unpack_setting(tmp_path, "digits-iid")
+    assert read_all(tmp_path) == before
+    plain = load_votes(tmp_path / "digits-iid/b/votes/repeat0-attackers1-clean.npz")
+    for ours, given in (
+        (stored.votes, plain.votes),
+        (stored.labels, plain.labels),
+        (stored.confusion, plain.confusion),
+    ):
+        np.testing.assert_array_equal(ours, given)
+    pack_setting(tmp_path, "digits-iid")
+    assert read_all(tmp_path) == first
+
+
+def test_a_setting_grows_after_it_was_packed(tmp_path):
+    make_run(tmp_path / "digits-iid" / "a")
+    pack_setting(tmp_path, "digits-iid")
+    make_run(tmp_path / "digits-iid" / "b", 1)
+    (tmp_path / "digits-iid" / "b" / "store").mkdir()  # models are not packed, and stay
+    packed, _ = pack_setting(tmp_path, "digits-iid")
+    assert packed.runs == ["a", "b"]
+    assert (tmp_path / "digits-iid" / "b" / "store").is_dir()
+
+
+def test_a_run_with_class_scores_stays_as_it_is(tmp_path):
+    make_run(tmp_path / "digits-iid" / "a")
+    make_run(tmp_path / "digits-iid" / "b", scores=True)
+    packed, left_out = pack_setting(tmp_path, "digits-iid")
+    assert packed.runs == ["a"]
+    assert "class scores" in left_out["b"]
+    assert (tmp_path / "digits-iid" / "b" / "config.yaml").is_file()
+
+
+def test_a_crash_between_packing_and_removing_loses_nothing(tmp_path, monkeypatch):
+    make_run(tmp_path / "digits-iid" / "a")
+    before = read_all(tmp_path / "digits-iid")
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("codeward.reproduction._packing._compare", crash)
+        with pytest.raises(KeyboardInterrupt):
+            pack_setting(tmp_path, "digits-iid")
+    assert read_all(tmp_path / "digits-iid") == before
+    pack_setting(tmp_path, "digits-iid")
+    unpack_setting(tmp_path, "digits-iid")
+    assert read_all(tmp_path / "digits-iid") == before
+
+
+def test_packed_files_that_are_none_are_refused_in_one_line(tmp_path):
+    make_run(tmp_path / "digits-iid" / "a")
+    packed, _ = pack_setting(tmp_path, "digits-iid")
+    vote_file = "a/votes/repeat0-attackers0-clean.npz"
+    other = tmp_path / "other-iid.npz"
+    shutil.copy(packed.index_file, tmp_path / "other-iid.jsonl.gz")
+    other.write_bytes(packed.votes_file.read_bytes() + b" ")
+    with pytest.raises(InputError, match=r"not the votes that other-iid\.jsonl\.gz is about"):
+        PackedSetting(tmp_path / "other-iid").load_votes(vote_file)
+    with pytest.raises(InputError, match=r"no b/config\.yaml in it"):
+        packed.read_text("b/config.yaml")
+    with pytest.raises(InputError, match="no vote file"):
+        packed.load_votes("a/config.yaml")
+    with pytest.raises(InputError, match="no run b in it, but a"):
+        packed.unpack_run("b", tmp_path / "b")
+    head, *lines = read_lines(packed.index_file)
+    for name in ("../../stolen.json", "a/../../votes/x.json", "../config.yaml", "a/store/x.json"):
+        write_lines(packed.index_file, [head, *lines, {"file": name, "text": ""}])
+        with pytest.raises(InputError, match="is no file of a run"):
+            unpack_setting(tmp_path, "digits-iid")
+    for content in ([], [3], [{"format": "else"}], [head, {"text": ""}], [head, 3]):
+        write_lines(packed.index_file, content)
+        with pytest.raises(InputError, match="not a codeward-results/1 file"):
+            _ = PackedSetting(packed.path).files
+    packed.index_file.write_bytes(b"\x1f\x8b nonsense")
+    with pytest.raises(InputError, match="not readable"):
+        _ = PackedSetting(packed.path).files
+
+
+def test_the_command_packs_and_unpacks_a_grid(tmp_path, capsys):
+    make_run(tmp_path / "digits-iid" / "a")
+    make_run(tmp_path / "digits-alpha1" / "a", 1)
+    before = read_all(tmp_path)
+    some = ["reproduce", "pack", "-o", str(tmp_path), "--dataset", "digits", "--split"]
+    assert main([*some, "iid"]) == 0
+    assert capsys.readouterr().out == "packed: digits-iid\n"
+    assert main([*some, "alpha7"]) == 2
+    assert "no setting digits-alpha7 to pack, but digits-alpha1, digits-iid" in capsys.readouterr().err
+    assert main(["reproduce", "pack", "-o", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"] == ["digits-alpha1"]
+    assert [packed.path.name for packed in list_packed(tmp_path)] == ["digits-alpha1", "digits-iid"]
+    assert main(["reproduce", "unpack", "-o", str(tmp_path)]) == 0
+    assert read_all(tmp_path) == before
