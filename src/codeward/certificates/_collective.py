@@ -14,7 +14,7 @@ from codeward._progress import Progress, silent
 from codeward.certificates._breakers import BLOCK_CELLS, PluralityBreaker
 from codeward.certificates._certificates import Threat
 from codeward.certificates._coverage import SLACK, bound_users, solve_coverage
-from codeward.certificates._pointwise import DEFAULT_SETS, Predictor, Subject, make_decoder, make_subject
+from codeward.certificates._pointwise import DEFAULT_SETS, Predictor, Subject, choose_decoder, make_subject
 from codeward.codes import Code, count_attacker_sets, enumerate_patterns
 
 
@@ -99,7 +99,7 @@ def certify_collective(
         raise InputError(f"n_attackers must be at least 1, got {n_attackers}")
     if method not in ("auto", "patterns", "milp"):
         raise InputError(f"unknown method {method!r}; choose auto, patterns or milp")
-    chosen = make_decoder(decoder, code, confusion, decoder_attackers, n_errors)
+    chosen = choose_decoder(decoder, code, confusion, decoder_attackers, n_errors)
     subject = make_subject(votes, code, threat, chosen, n_classes)
     counts = subject.labels[subject.inverse] >= 0
     if labels is not None:

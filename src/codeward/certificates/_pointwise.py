@@ -19,9 +19,15 @@ from codeward.certificates._breakers import (
 from codeward.certificates._certificates import Certificates, Threat
 from codeward.certificates._coverage import solve_coverage
 from codeward.codes import Code, PatternTable, count_attacker_sets, enumerate_patterns
-from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
-from codeward.decoding._decoded import distinct_rows
-from codeward.decoding._models import check_votes
+from codeward.decoding import (
+    Assumptions,
+    BayesDecoder,
+    ConsensusDecoder,
+    PluralityDecoder,
+    check_votes,
+    distinct_rows,
+    make_decoder,
+)
 
 
 class Predictor(Protocol):
@@ -56,7 +62,7 @@ class Subject:
     name: str
 
 
-def make_decoder(
+def choose_decoder(
     decoder: str | Predictor,
     code: Code,
     confusion: ArrayLike | None = None,
@@ -66,17 +72,7 @@ def make_decoder(
     """Return the decoder a name stands for; a decoder object is returned as it is."""
     if not isinstance(decoder, str):
         return decoder
-    if decoder == "plurality":
-        return PluralityDecoder()
-    if decoder == "bayes":
-        if confusion is None:
-            raise InputError("the bayes decoder needs confusion matrices (m x c x c): give confusion, or a decoder")
-        return BayesDecoder(code, np.asarray(confusion))
-    if decoder == "consensus":
-        if n_attackers is None:
-            raise InputError("the consensus decoder needs the number of attackers it is to tolerate (n_attackers)")
-        return ConsensusDecoder(code, n_attackers, n_errors)
-    raise InputError(f"unknown decoder {decoder!r}; choose plurality, bayes or consensus, or give a decoder")
+    return make_decoder(decoder, code, confusion, Assumptions(n_attackers=n_attackers, n_errors=n_errors))
 
 
 def make_subject(
@@ -218,7 +214,7 @@ def certify(
     -------
     Certificates
     """
-    chosen = make_decoder(decoder, code, confusion, n_attackers, n_errors)
+    chosen = choose_decoder(decoder, code, confusion, n_attackers, n_errors)
     subject = make_subject(votes, code, threat, chosen, n_classes)
     if method not in ("auto", "patterns", "milp", "bound"):
         raise InputError(f"unknown method {method!r}; choose auto, patterns, milp or bound")

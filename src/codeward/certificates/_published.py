@@ -8,7 +8,7 @@ from scipy.stats import beta
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding._models import check_votes
+from codeward.decoding import check_votes
 
 
 def certify_dpa(votes: ArrayLike, n_classes: int) -> NDArray[np.int64]:

@@ -146,19 +146,16 @@ def _make_decoder(
 ) -> tuple["Decoder", int, str | None]:
     """Make the decoder, count the classes, and say where the confusion matrices come from."""
     from codeward.cli._noise import find_classes, find_confusion
-    from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
+    from codeward.decoding import Assumptions, make_decoder
 
     n_classes = find_classes(reader, _count_scored(reader, classes))
-    if name == "plurality":
-        return PluralityDecoder(code, n_classes), n_classes, None
-    if name == "consensus":
-        if attackers is None:
-            raise InputError("--decoder consensus needs --attackers K")
-        return ConsensusDecoder(code, attackers, errors, n_classes), n_classes, None
-    if name != "bayes":
+    if name not in ("plurality", "bayes", "consensus"):
         raise InputError(f"--decoder must be plurality, bayes or consensus, got {name!r}")
-    confusion, source = find_confusion(reader, n_classes, None)
-    return BayesDecoder(code, confusion), n_classes, source
+    if name == "consensus" and attackers is None:
+        raise InputError("--decoder consensus needs --attackers K")
+    known = find_confusion(reader, n_classes, None) if name == "bayes" else (None, None)
+    assumptions = Assumptions(n_attackers=attackers, n_errors=errors)
+    return make_decoder(name, code, known[0], assumptions, n_classes), n_classes, known[1]
 
 
 def _count_scored(reader: "VoteReader", classes: int | None) -> int | None:

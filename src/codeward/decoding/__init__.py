@@ -4,12 +4,19 @@ from codeward.decoding._assumptions import Assumptions, uniform_prior
 from codeward.decoding._batch import Pooled, decode_batch, pool_evidence
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._consensus import ConsensusDecoder
-from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, Decoder
+from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, Decoder, distinct_rows
 from codeward.decoding._detection import RocCurve, alarm_threshold, roc_curve
 from codeward.decoding._explanation import name_attackers
 from codeward.decoding._factory import DECODERS, make_decoder
 from codeward.decoding._groups import TwoGroupDecoder
-from codeward.decoding._models import ConfusionModel, VoteModel, count_confusion, estimate_confusion, smooth_confusion
+from codeward.decoding._models import (
+    ConfusionModel,
+    VoteModel,
+    check_votes,
+    count_confusion,
+    estimate_confusion,
+    smooth_confusion,
+)
 from codeward.decoding._plurality import PluralityDecoder
 from codeward.decoding._scorefiles import load_scores, save_scores
 from codeward.decoding._tracking import tracking_score
@@ -33,8 +40,10 @@ __all__ = [
     "VoteReader",
     "VoteSet",
     "alarm_threshold",
+    "check_votes",
     "count_confusion",
     "decode_batch",
+    "distinct_rows",
     "estimate_confusion",
     "load_scores",
     "load_votes",

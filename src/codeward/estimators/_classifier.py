@@ -13,7 +13,16 @@ from sklearn.utils.validation import check_is_fitted
 from codeward._errors import InputError
 from codeward.certificates import Certificates, Threat, certify
 from codeward.codes import Code, Design, count_attacker_sets, enumerate_patterns, find_margins
-from codeward.decoding import BayesDecoder, ConsensusDecoder, Decoded, Decoder, PluralityDecoder, estimate_confusion
+from codeward.decoding import (
+    ALARM,
+    Assumptions,
+    ConsensusDecoder,
+    Decoded,
+    Decoder,
+    PluralityDecoder,
+    estimate_confusion,
+    make_decoder,
+)
 from codeward.estimators._holdout import divide_rows, judge_models
 from codeward.estimators._ownership import (
     Ownership,
@@ -41,19 +50,15 @@ def build_decoder(
     *bayes* takes 0..n_attackers attackers as equally likely; *consensus* tolerates as many wrong clean votes as the
     code's arbitrary margin d allows, floor((d - 1) / 2) (DESIGN.md, "Margin").
     """
-    n_classes = int(confusion.shape[1])
     if callable(decoder):
         return decoder(code, confusion)
-    if decoder == "bayes":
-        expected = min(n_attackers, code.n_users)
-        return BayesDecoder(code, confusion, attackers_prior=(1 / (expected + 1),) * (expected + 1))
-    if decoder == "plurality":
-        return PluralityDecoder(code, n_classes)
-    if decoder == "consensus":
-        return ConsensusDecoder(code, n_attackers, tolerated_errors(code, n_attackers), n_classes)
-    raise InputError(
-        f"decoder: expected bayes, plurality, consensus or a function of (code, confusion), got {decoder!r}"
-    )
+    if decoder not in ("bayes", "plurality", "consensus"):
+        raise InputError(
+            f"decoder: expected bayes, plurality, consensus or a function of (code, confusion), got {decoder!r}"
+        )
+    errors = tolerated_errors(code, n_attackers) if decoder == "consensus" else 0
+    assumed = Assumptions.uniform(min(n_attackers, code.n_users), n_attackers=n_attackers, n_errors=errors)
+    return make_decoder(decoder, code, confusion, assumed)
 
 
 def tolerated_errors(code: Code, n_attackers: int) -> int:
@@ -265,7 +270,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the probability of each user to be an attacker, given an attack, shape (N, n)."""
         return self.decode(X).user_probability
 
-    def suspects(self, X: Any, threshold: float = 0.5) -> list[tuple[Any, ...]]:
+    def suspects(self, X: Any, threshold: float = ALARM) -> list[tuple[Any, ...]]:
         """Name the most probable attackers of each input, by user id, in column order.
 
         An input has none when its attack probability does not pass ``threshold``, or when all sub-models agree: a code
@@ -276,7 +281,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         votes = self.votes(X)
         decoded = self.decoder_.decode(votes)
-        alarmed = (decoded.attack_probability > threshold) & (votes != votes[:, :1]).any(axis=1)
+        alarmed = decoded.alarms(threshold) & (votes != votes[:, :1]).any(axis=1)
         ids = self.users_.tolist()
         columns = np.unique(self.code_.matrix, axis=1, return_inverse=True)[1].ravel()
         return [
