@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def reproduce(
     study: str = typer.Argument(
-        ..., metavar="figure5|table1|past|pack|unpack", help="What to reproduce; or what to do with the grid folder."
+        ...,
+        metavar="figure5|table1|past|pack|unpack|claims",
+        help="What to reproduce; or what to do with the grid folder.",
     ),
     dataset: str = typer.Option("mnist", help="mnist or cifar10; any data set that `codeward data list` knows."),
     smoke: bool = typer.Option(False, "--smoke", help="The whole pipeline on the embedded digits, in under a minute."),
@@ -45,7 +47,8 @@ def reproduce(
     the grid folder makes the page, with the figure as small multiples, the table, and what is complete.
 
     `pack` puts the run folders of each setting (with --split: of these) into two small files that `codeward report`
-    reads as well; `unpack` writes them out again. A study unpacks the settings it goes on with.
+    reads as well; `unpack` writes them out again. A study unpacks the settings it goes on with. `claims` computes the
+    figures of claims.json anew and says which of those that pages quote do not agree.
 
     Example: codeward reproduce table1 --dataset mnist --data-dir data && codeward report results
     """
@@ -56,6 +59,9 @@ def reproduce(
     if votes_only and count_only:
         raise InputError("--votes-only and --count-only exclude each other")
     folder = output or Path("runs/smoke" if smoke else "results")
+    if study == "claims":
+        _claim(folder)
+        return
     if study in ("pack", "unpack"):
         _pack(folder, study, [f"{dataset}-{split}" for split in splits], as_json)
         return
@@ -108,6 +114,18 @@ def _pack(folder: Path, action: str, settings: list[str], as_json: bool) -> None
         typer.echo(f"{action}ed: {setting}")
         for run, why in left_out.items():
             typer.echo(f"note: {setting}/{run} stays as it is: {why}")
+
+
+def _claim(folder: Path) -> None:
+    """Compute quoted figures anew; status 1 where a page says something else."""
+    from codeward.reproduction import check_claims, fill_claims
+
+    typer.echo(f"claims: {fill_claims(folder)} figures in {folder / 'claims.json'}")
+    wrong = check_claims(folder)
+    for line in wrong:
+        typer.echo(line, err=True)
+    if wrong:
+        raise typer.Exit(1)
 
 
 def _draw(runs: "Mapping[str, RunConfig]", folder: Path, data_dir: Path | None) -> None:

@@ -13,9 +13,11 @@ _HOME = {
     "PackedSetting": "_packing",
     "ask_grid": "_sweep",
     "build_grid_report": "_grid_report",
+    "check_claims": "_claims",
     "count_grid": "_sweep",
     "count_grid_steps": "_grid_report",
     "draw_grid": "_sweep",
+    "fill_claims": "_claims",
     "is_grid": "_grid_folder",
     "list_cells": "_sweep",
     "list_packed": "_packing",
@@ -36,9 +38,11 @@ __all__ = [
     "PackedSetting",
     "ask_grid",
     "build_grid_report",
+    "check_claims",
     "count_grid",
     "count_grid_steps",
     "draw_grid",
+    "fill_claims",
     "is_grid",
     "list_cells",
     "list_packed",
@@ -54,6 +58,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from codeward.reproduction._cell_votes import CellVotes, read_cell
+    from codeward.reproduction._claims import check_claims, fill_claims
     from codeward.reproduction._grid_folder import is_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
     from codeward.reproduction._packing import (

@@ -49,7 +49,7 @@ def count_progress(grid: Grid) -> tuple[int, int, int]:
     """Return cells there and cells planned, over all studies, and the cells with a study beside the record."""
     runs = {run.path: run for run in grid.runs}
     plan = {path: config for runs_of in grid.plans.values() for path, config in runs_of.items()}
-    there = sum(len(_find_cells(runs.get(path), config)) for path, config in plan.items())
+    there = sum(len(find_cells(runs.get(path), config)) for path, config in plan.items())
     planned = sum(config.repeats * len(config.attack.attackers) for config in plan.values())
     return there, planned, sum(len(run.studies) for run in grid.runs)
 
@@ -197,7 +197,7 @@ def _find_weakest(run: GridRun) -> Cell:
     return Cell(cell.value, where, cell.mark)
 
 
-def _find_cells(run: GridRun | None, config: RunConfig) -> Sequence[Record]:
+def find_cells(run: GridRun | None, config: RunConfig) -> Sequence[Record]:
     """Return the records that the plan asks for."""
     if run is None:
         return ()
@@ -208,6 +208,6 @@ def _find_cells(run: GridRun | None, config: RunConfig) -> Sequence[Record]:
 def _count_cells(run: GridRun | None, config: RunConfig | None) -> Cell:
     if config is None:
         return Cell("")
-    there = len(_find_cells(run, config))
+    there = len(find_cells(run, config))
     planned = config.repeats * len(config.attack.attackers)
     return Cell(f"{there}/{planned}", mark="full" if there == planned else "partly" if there else "none")
