@@ -103,6 +103,29 @@ def test_show_weighs_the_evidence_of_a_run_and_says_how_sure_it_is(filled, capsy
     assert "no incidents" in capsys.readouterr().out
 
 
+def test_verify_says_whether_the_ledger_is_as_it_was_written(filled, capsys):
+    place = ["--run", str(filled)]
+    assert main(["ledger", "verify", *place, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["intact"]
+    assert (found["incidents"], found["number"], found["problems"]) == (13, 13, [])
+    assert main(["ledger", "verify", *place, "--chain", found["chain"]]) == 0
+    assert "intact: 13 incidents" in capsys.readouterr().out
+    with Ledger(filled / "ledger.sqlite") as ledger, ledger._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE ledger_incidents SET votes = '[0]' WHERE id = 5")
+        connection.exec_driver_sql("DELETE FROM ledger_incidents WHERE id = 8")
+    assert main(["ledger", "verify", *place]) == 1
+    shown = capsys.readouterr().out
+    assert "incident 5: it is not as it was written" in shown
+    assert "incidents 8 to 8 are missing" in shown
+    assert main(["ledger", "verify", *place, "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 2
+    assert main(["ledger", "list", *place]) == 0
+    assert "damaged" in capsys.readouterr().out
+    assert main(["ledger", "show", *place, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evidence"][0]["incidents"] == 10
+
+
 def test_export_writes_what_was_asked_for(filled, tmp_path, capsys):
     file = tmp_path / "out.jsonl"
     assert main(["ledger", "export", str(file), "--run", str(filled), "--target", "3", "--json"]) == 0

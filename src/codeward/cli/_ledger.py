@@ -1,6 +1,7 @@
 """``codeward ledger``: the incidents, one of them, and what they say together."""
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from codeward._errors import InputError
 if TYPE_CHECKING:
     from codeward.serve import Ledger, RunCell
 
-ledger_app = typer.Typer(help="List, show and export the incidents of a guarded endpoint.", no_args_is_help=True)
+ledger_app = typer.Typer(
+    help="List, show, export and verify the incidents of a guarded endpoint.", no_args_is_help=True
+)
 
 _LEDGER = typer.Option(
     None, "--ledger", envvar="CODEWARD_LEDGER", metavar="FILE|URL", help="Ledger; by default RUN_DIR/ledger.sqlite."
@@ -37,7 +40,7 @@ def list_incidents(
     Example: codeward ledger list --ledger postgresql://guard@localhost/incidents --since 2026-05-01
     """
     with _open(ledger, run) as opened:
-        found = opened.incidents(limit, target=target, since=_read_time(since), newest_first=True)
+        found = opened.entries(limit, target=target, since=_read_time(since), newest_first=True)
         counts = opened.count()
     if as_json:
         by_target = {str(key): value for key, value in counts.items()}
@@ -46,10 +49,15 @@ def list_incidents(
     from rich.console import Console
     from rich.table import Table
 
+    from codeward.serve import DamagedIncident
+
     table = Table(title=f"{len(found)} of {sum(counts.values())} incidents", title_justify="left")
     for name in ("id", "time (UTC)", "target", "label", "attack", "suspects", "votes"):
         table.add_column(name, justify="left" if name in ("time (UTC)", "suspects", "votes") else "right")
     for incident in found:
+        if isinstance(incident, DamagedIncident):
+            table.add_row(str(incident.id), f"damaged: {incident.damage}")
+            continue
         table.add_row(
             str(incident.id),
             f"{incident.time.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
@@ -114,6 +122,35 @@ def export(
     with _open(ledger, run) as opened:
         written = opened.export(output, target=target, since=_read_time(since))
     print(json.dumps({"file": str(output), "incidents": written}) if as_json else f"{written} incidents in {output}")
+
+
+@ledger_app.command("verify")
+def verify(
+    ledger: str = _LEDGER,
+    run: Path = _RUN,
+    chain: str = typer.Option(None, "--chain", metavar="VALUE", help="A chain value noted at an earlier verify."),
+    as_json: bool = _JSON,
+) -> None:
+    """Check that no incident was changed, removed or slipped in since it was written; exit status 1 where one was.
+
+    Note the chain value that is printed somewhere else: with --chain it shows later whether even someone who can write
+    the whole ledger anew has done so.
+
+    Example: codeward ledger verify --ledger ledger.sqlite
+    """
+    with _open(ledger, run) as opened:
+        found = opened.verify(chain)
+    if as_json:
+        print(json.dumps({"intact": not found.problems} | asdict(found)))
+    else:
+        for problem in found.problems:
+            print(problem)
+        verdict = "broken" if found.problems else "intact"
+        print(f"{verdict}: {found.incidents} incidents; the newest is {found.number}, its chain value {found.chain}")
+        if found.adopted:
+            print(f"incidents up to {found.adopted} come from an older format, chained when it was opened by this one")
+    if found.problems:
+        raise typer.Exit(1)
 
 
 def _open(ledger: str | None, run: Path | None) -> "Ledger":

@@ -6,8 +6,8 @@ Writing incidents needs a database only; what decodes votes is imported on first
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from codeward.serve._incident import Incident, find_incidents
-from codeward.serve._ledger import DEFAULT_LEDGER, Ledger
+from codeward.serve._incident import DamagedIncident, Incident, find_incidents
+from codeward.serve._ledger import DEFAULT_LEDGER, Ledger, Verification
 
 if TYPE_CHECKING:
     from codeward.serve._cell import RunCell, find_cell, list_cells
@@ -24,11 +24,13 @@ _HOME = {
 
 __all__ = [
     "DEFAULT_LEDGER",
+    "DamagedIncident",
     "Evidence",
     "Examiner",
     "Incident",
     "Ledger",
     "RunCell",
+    "Verification",
     "find_cell",
     "find_incidents",
     "gather_evidence",

@@ -105,10 +105,17 @@ class Reported(_Answer):
     digest: str
 
 
+class Damaged(_Answer):
+    """A row of the ledger that is not as it was written; it is no evidence."""
+
+    id: int
+    damage: str
+
+
 class Incidents(_Answer):
     """Recorded incidents of these models, newest first."""
 
-    incidents: list[Reported]
+    incidents: list[Reported | Damaged]
 
 
 class Evidence(_Answer):

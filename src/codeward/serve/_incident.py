@@ -99,6 +99,25 @@ class Incident:
         return {"id": self.id, "time": stamp} | {name: fields[name] for name in fields if name not in ("id", "time")}
 
 
+@dataclass(frozen=True)
+class DamagedIncident:
+    """A row of the ledger that is not as it was written: shown as such, and no evidence.
+
+    Attributes
+    ----------
+    id : int
+    damage : str
+        What is wrong with it.
+    """
+
+    id: int
+    damage: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+
 def find_incidents(
     decoded: "Decoded", votes: ArrayLike, digests: Sequence[str], code: "Code", run: str, threshold: float = 0.5
 ) -> list[Incident]:

@@ -6,20 +6,20 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward.serve._incident import Incident
+from codeward.serve._incident import DamagedIncident, Incident
+from codeward.serve._schema import START, digest_row, extend_chain, head, open_engine, read_url
 from codeward.serve._schema import incidents as table
-from codeward.serve._schema import open_engine, read_url
 
 #: Name of the ledger of a run folder where none is given.
 DEFAULT_LEDGER = "ledger.sqlite"
@@ -27,6 +27,32 @@ DEFAULT_LEDGER = "ledger.sqlite"
 PAGE = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = ("id", "time", "run", "target", "label", "attack_probability", "suspects", "votes", "digest", "code_digest")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `Ledger.verify` found.
+
+    Attributes
+    ----------
+    incidents : int
+        Rows that are there.
+    number : int
+    chain : str
+        Number and chain value of the newest one. Noted elsewhere, the value shows later whether all up to here is still
+        as it is now.
+    adopted : int
+        Incidents up to this number were chained when a ledger of an older format was opened: what was done to them
+        before cannot be seen.
+    problems : tuple of str
+        What is wrong; empty where nothing is.
+    """
+
+    incidents: int
+    number: int
+    chain: str
+    adopted: int
+    problems: tuple[str, ...]
 
 
 class Ledger:
@@ -38,6 +64,10 @@ class Ledger:
       acknowledged. (The disk's own honesty about flushing is assumed.)
     - Rows are only ever added; everything else, such as `gather_evidence`, is computed from them. No update is lost
       because there are none.
+    - Numbers have no gaps, and every row carries a digest of its content and of all rows before it: `verify` finds rows
+      that were changed, removed or slipped in by anyone who did not write all later rows again. Whoever can do that
+      is found out with a chain value noted elsewhere. A row that is not as it was written is a `DamagedIncident`.
+    - Nothing is acknowledged into a file that was removed or replaced, or a database that lost what was recorded here.
     - With an idempotency key, an incident sent again after an unclear failure is recorded once.
 
     Parameters
@@ -47,13 +77,16 @@ class Ledger:
 
     Notes
     -----
-    Safe to share between threads. Open one after a fork, not before. Ids rise with the order of writing; with several
-    writers an incident may become visible after one with a higher id.
+    Safe to share between threads. Open one after a fork, not before. Writers take turns, and ids are the order of
+    writing.
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.url = read_url(url)
         self._engine = open_engine(self.url)
+        self._files = self._identify()
+        #: The last incident recorded here, and its chain value: while it is there, so is what was acknowledged.
+        self._last: tuple[int, str] | None = None
 
     def __enter__(self) -> "Ledger":
         return self
@@ -83,11 +116,62 @@ class Ledger:
         """
         if not found:
             return []
+        self._check_files()
         try:
             with self._engine.begin() as connection:
-                return [self._insert(connection, incident) for incident in found]
+                before = self._lock_head(connection)
+                numbers, last = self._append(connection, before, found)
         except SQLAlchemyError as error:
             raise self._fail("did not take the incident", error) from error
+        # Where the file has gone meanwhile, the incidents went with it, and nobody is told that they are safe.
+        self._check_files()
+        self._last = last or self._last
+        return numbers
+
+    def probe(self) -> None:
+        """Write something that is no incident, durably; OSError where the ledger would take no incident."""
+        self._check_files()
+        try:
+            with self._engine.begin() as connection:
+                self._lock_head(connection)
+                connection.execute(update(head).values(checked=_microseconds(datetime.now(UTC))))
+        except SQLAlchemyError as error:
+            raise self._fail("takes no incidents", error) from error
+        self._check_files()
+
+    def verify(self, chain: str | None = None) -> "Verification":
+        """Check the digests of all rows, one moment's, and that none is missing.
+
+        Parameters
+        ----------
+        chain : str, optional
+            A chain value noted earlier; it must be that of some row, or someone wrote the ledger anew.
+        """
+        problems: list[str] = []
+        rows, number, value, noted = 0, 0, START, chain in (None, START)
+        with self._reading() as connection:
+            end = connection.execute(select(head)).mappings().first()
+            adopted = int(end["adopted"]) if end else 0
+            for row in self._walk(connection, None, None):
+                rows += 1
+                if row.id != number + 1 and row.id > adopted:
+                    problems.append(f"incidents {number + 1} to {row.id - 1} are missing")
+                elif row.row_digest is not None and row.chain != extend_chain(value, row.row_digest):
+                    problems.append(f"incident {row.id} does not follow the one before it")
+                entry = _from_row(row)
+                if isinstance(entry, DamagedIncident):
+                    problems.append(f"incident {row.id}: {entry.damage}")
+                number, value = int(row.id), str(row.chain)
+                noted = noted or value == chain
+        if end is None:
+            problems.append("the end of the chain is not on record")
+        elif end["number"] > number:
+            problems.append(f"incidents {number + 1} to {end['number']} are missing")
+        elif (end["number"], end["chain"]) != (number, value):
+            problems.append(f"the last incident on record is {end['number']}, and {number} is another")
+        if not noted:
+            problems.append(f"no incident has the chain value {chain}: the ledger was written anew")
+        return Verification(rows, number, value, adopted, tuple(problems))
 
     def incident(self, number: int) -> Incident:
         """Return the incident with this id."""
@@ -95,9 +179,16 @@ class Ledger:
             row = connection.execute(select(table).where(table.c.id == number)).first()
         if row is None:
             raise InputError(f"ledger: no incident has the id {number}")
-        return _from_row(row)
+        found = _from_row(row)
+        if isinstance(found, DamagedIncident):
+            raise InputError(f"ledger: incident {number} is damaged: {found.damage}")
+        return found
 
-    def incidents(
+    def incidents(self, *arguments: Any, **filters: Any) -> list[Incident]:
+        """Return incidents in order of id, damaged ones left out; filters as for `entries`."""
+        return [entry for entry in self.entries(*arguments, **filters) if isinstance(entry, Incident)]
+
+    def entries(
         self,
         limit: int | None = None,
         target: int | None = None,
@@ -106,8 +197,8 @@ class Ledger:
         code_digest: str | None = None,
         after: int | None = None,
         newest_first: bool = False,
-    ) -> list[Incident]:
-        """Return incidents in order of id.
+    ) -> list[Incident | DamagedIncident]:
+        """Return incidents in order of id, rows that are not as they were written among them.
 
         Parameters
         ----------
@@ -157,6 +248,7 @@ class Ledger:
     def export(self, path: str | os.PathLike[str], target: int | None = None, since: datetime | None = None) -> int:
         """Write incidents as ``.jsonl`` (everything) or ``.csv`` (without user probabilities); return how many.
 
+        Damaged ones are lines of ``.jsonl`` with id and damage, and are left out of ``.csv``.
         The file appears whole or not at all, and holds one moment's incidents even while others are being recorded.
         """
         suffix = Path(path).suffix.lower()
@@ -168,9 +260,11 @@ class Ledger:
             nonlocal written
             if suffix == ".csv":
                 out.write((",".join(_COLUMNS) + "\n").encode())
-            for incident in self._pages(target, since):
-                out.write(_line(incident, suffix).encode())
-                written += 1
+            with self._reading() as connection:
+                for row in self._walk(connection, target, since):
+                    line = _line(_from_row(row), suffix)
+                    out.write(line.encode())
+                    written += bool(line)
 
         write_atomic(path, write)
         return written
@@ -191,29 +285,76 @@ class Ledger:
         """Return the error a caller gets; without the statement, which may hold much, and without the password."""
         return OSError(f"ledger: {self.url.render_as_string(hide_password=True)} {what} ({type(error).__name__})")
 
-    def _pages(self, target: int | None, since: datetime | None) -> Iterator[Incident]:
-        with self._reading() as connection:
-            last = 0
-            while True:
-                query = _filter(select(table), target, since, None, None, last).order_by(table.c.id).limit(PAGE)
-                rows = connection.execute(query).all()
-                yield from map(_from_row, rows)
-                if len(rows) < PAGE:
-                    return
-                last = rows[-1].id
+    def _walk(self, connection: Connection, target: int | None, since: datetime | None) -> Iterator[Row[Any]]:
+        last = 0
+        while True:
+            query = _filter(select(table), target, since, None, None, last).order_by(table.c.id).limit(PAGE)
+            rows = connection.execute(query).all()
+            yield from rows
+            if len(rows) < PAGE:
+                return
+            last = rows[-1].id
 
-    def _insert(self, connection: Connection, incident: Incident) -> int:
-        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        statement = dialect.insert(table).values(_to_row(incident))
-        statement = statement.on_conflict_do_nothing(index_elements=[table.c.key]).returning(table.c.id)
-        number = connection.execute(statement).scalar_one_or_none()
-        if number is not None:
-            return int(number)
-        # The key is there. On PostgreSQL the conflicting insert has waited for the other transaction to commit.
-        kept = connection.execute(select(table.c.id, table.c.digest).where(table.c.key == incident.key)).one()
-        if kept.digest != incident.digest:
-            raise InputError(f"ledger: the key {incident.key!r} is already used for another input (id {kept.id})")
-        return int(kept.id)
+    def _identify(self) -> tuple[tuple[int, int], ...] | None:
+        """Return what tells the files of a SQLite ledger from others of the same names; None for a server."""
+        if self.url.get_backend_name() != "sqlite":
+            return None
+        stats = [os.stat(f"{self.url.database}{suffix}") for suffix in ("", "-wal")]
+        return tuple((stat.st_dev, stat.st_ino) for stat in stats)
+
+    def _check_files(self) -> None:
+        try:
+            same = self._identify() == self._files
+        except OSError:
+            same = False
+        if not same:
+            raise OSError(f"ledger: {self.url.database} was removed or replaced; put it back, or start again")
+
+    def _lock_head(self, connection: Connection) -> tuple[int, str]:
+        """Return number and chain value of the newest incident; other writers wait for this transaction."""
+        last = self._last  # of whichever thread came last: committed, so every later transaction sees it
+        found = connection.execute(select(head).with_for_update()).mappings().first()
+        if found is None:
+            connection.execute(insert(head).values(place=0, number=0, chain=START, adopted=0, checked=0))
+        before = (int(found["number"]), str(found["chain"])) if found else (0, START)
+        if last is not None:
+            kept = connection.execute(select(table.c.chain).where(table.c.id == last[0])).scalar_one_or_none()
+            if kept != last[1]:
+                shown = self.url.render_as_string(hide_password=True)
+                raise OSError(f"ledger: {shown} has lost incident {last[0]}, recorded before; start again")
+        # Rows that somebody slipped in keep their numbers; `verify` tells.
+        newest = connection.execute(select(func.max(table.c.id))).scalar_one()
+        return max(before[0], newest or 0), before[1]
+
+    def _append(
+        self, connection: Connection, before: tuple[int, str], found: Sequence[Incident]
+    ) -> tuple[list[int], tuple[int, str] | None]:
+        """Write incidents after the newest; return their numbers, and number and chain value of the last new one."""
+        number, chain = before
+        keys = [incident.key for incident in found if incident.key is not None]
+        query = select(table.c.key, table.c.id, table.c.digest).where(table.c.key.in_(keys))
+        known = {row.key: (int(row.id), row.digest) for row in connection.execute(query)} if keys else {}
+        numbers, rows = [], []
+        for incident in found:
+            if incident.key in known:
+                kept, digest = known[incident.key]
+                if digest != incident.digest:
+                    raise InputError(f"ledger: the key {incident.key!r} is already used for another input (id {kept})")
+                numbers.append(kept)
+                continue
+            number += 1
+            row = {"id": number} | _to_row(incident)
+            row["row_digest"] = digest_row(row)
+            row["chain"] = chain = extend_chain(chain, row["row_digest"])
+            rows.append(row)
+            numbers.append(number)
+            if incident.key is not None:
+                known[incident.key] = (number, incident.digest)
+        if not rows:
+            return numbers, None
+        connection.execute(insert(table), rows)
+        connection.execute(update(head).values(number=number, chain=chain))
+        return numbers, (number, chain)
 
 
 def _filter(
@@ -257,28 +398,35 @@ def _to_row(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _from_row(row: Row[Any]) -> Incident:
-    return Incident(
-        votes=tuple(json.loads(row.votes)),
-        attack_probability=row.attack_probability,
-        label=row.label,
-        target=row.target,
-        suspects=tuple(json.loads(row.suspects)),
-        user_probability=tuple(json.loads(row.user_probability)),
-        digest=row.digest,
-        code_digest=row.code_digest,
-        run=row.run,
-        threshold=row.threshold,
-        time=_EPOCH + timedelta(microseconds=row.microseconds),
-        key=row.key,
-        id=row.id,
-    )
+def _from_row(row: Row[Any]) -> Incident | DamagedIncident:
+    if row.row_digest != digest_row(row._mapping):
+        return DamagedIncident(row.id, "it is not as it was written")
+    try:
+        return Incident(
+            votes=tuple(json.loads(row.votes)),
+            attack_probability=row.attack_probability,
+            label=row.label,
+            target=row.target,
+            suspects=tuple(json.loads(row.suspects)),
+            user_probability=tuple(json.loads(row.user_probability)),
+            digest=row.digest,
+            code_digest=row.code_digest,
+            run=row.run,
+            threshold=row.threshold,
+            time=_EPOCH + timedelta(microseconds=row.microseconds),
+            key=row.key,
+            id=row.id,
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        return DamagedIncident(row.id, f"it cannot be read ({type(error).__name__})")
 
 
-def _line(incident: Incident, suffix: str) -> str:
+def _line(incident: Incident | DamagedIncident, suffix: str) -> str:
     content = incident.to_json()
     if suffix == ".jsonl":
         return json.dumps(content) + "\n"
+    if isinstance(incident, DamagedIncident):
+        return ""
     content["suspects"], content["votes"] = (" ".join(map(str, content[name])) for name in ("suspects", "votes"))
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow([content[name] for name in _COLUMNS])

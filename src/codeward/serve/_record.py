@@ -4,6 +4,7 @@ import threading
 from typing import Any
 
 from codeward.serve._evidence import gather_evidence
+from codeward.serve._incident import DamagedIncident
 from codeward.serve._ledger import Ledger
 from codeward.serve._opening import GuardedRun
 
@@ -26,11 +27,13 @@ class EvidenceDesk:
     def list_incidents(self, limit: int, after: int) -> list[dict[str, Any]]:
         """Return incidents with a number above ``after``, newest first."""
         code = self.run.guard.code
-        found = self.ledger.incidents(
+        found = self.ledger.entries(
             limit=limit, run=self.run.cell.id, code_digest=code.digest, after=after, newest_first=True
         )
         return [
-            {
+            incident.to_json()
+            if isinstance(incident, DamagedIncident)
+            else {
                 "id": incident.id,
                 "time": incident.to_json()["time"],
                 "label": incident.label,

@@ -1,8 +1,11 @@
-"""Tables of the ledger and how a database is opened so that an acknowledged incident is on disk."""
+"""The ledger's database: tables, the chain of digests over the rows, and opening it so that commits are on disk."""
 
+import hashlib
+import json
 import os
 import sqlite3
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,10 @@ from sqlalchemy import (
     create_engine,
     event,
     insert,
+    inspect,
     select,
     text,
+    update,
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -30,15 +35,29 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from codeward._errors import InputError
 
 #: Changes when a reader of older ledgers would misread newer ones.
-VERSION = 1
+VERSION = 2
 #: Seconds a writer waits for another one.
 BUSY_SECONDS = 30
+#: What the first row follows.
+START = "0" * 64
 #: Any fixed number: the replicas that make the tables of a PostgreSQL ledger take turns on it.
 _SCHEMA_LOCK = 6_033_412_001
 
 metadata = MetaData()
 
 about = Table("ledger_about", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+#: One row: the newest incident's number and chain value, so that rows cut off at the end are missed; how many of the
+#: first numbers were chained when an older ledger was opened; and when the ledger was last seen to take a write.
+head = Table(
+    "ledger_head",
+    metadata,
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("chain", String(64), nullable=False),
+    Column("adopted", BigInteger, nullable=False),
+    Column("checked", BigInteger, nullable=False),
+)
 
 #: One row an incident, never changed after it is written: replicas append, so no update can be lost.
 incidents = Table(
@@ -58,10 +77,26 @@ incidents = Table(
     Column("votes", Text, nullable=False),
     Column("suspects", Text, nullable=False),
     Column("user_probability", Text, nullable=False),
+    Column("row_digest", String(64)),
+    Column("chain", String(64)),
     Index("ledger_incidents_by_target", "target", "id"),
     Index("ledger_incidents_by_time", "microseconds"),
     sqlite_autoincrement=True,
 )
+
+#: What a row's digest covers, in this order.
+_COVERED = tuple(column.name for column in incidents.columns if column.name not in ("row_digest", "chain"))
+
+
+def digest_row(row: Mapping[Any, Any]) -> str:
+    """Return the SHA-256 of a row's content, in hex."""
+    content = json.dumps([row[name] for name in _COVERED], separators=(",", ":"), default=repr)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def extend_chain(chain: str, row_digest: str) -> str:
+    """Return the chain value of a row that follows the one with this chain value."""
+    return hashlib.sha256(f"{chain}{row_digest}".encode()).hexdigest()
 
 
 def read_url(url: str | os.PathLike[str]) -> URL:
@@ -148,8 +183,28 @@ def _make_tables(connection: Connection) -> None:
         # CREATE TABLE IF NOT EXISTS of two sessions at once may fail in one of them.
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
     metadata.create_all(connection)
-    if connection.execute(select(about.c.version)).first() is None:
+    found = connection.execute(select(about.c.version)).scalar_one_or_none()
+    if found is None:
         connection.execute(insert(about).values(version=VERSION))
+    if found == 1:
+        _adopt(connection)
+        connection.execute(update(about).values(version=VERSION))
+    elif connection.execute(select(head.c.place)).first() is None:
+        connection.execute(insert(head).values(place=0, number=0, chain=START, adopted=0, checked=0))
+
+
+def _adopt(connection: Connection) -> None:
+    """Chain the rows of a ledger of format 1, as they are found; what was done to them before cannot be seen."""
+    there = {column["name"] for column in inspect(connection).get_columns(incidents.name)}
+    for name in {"row_digest", "chain"} - there:
+        connection.execute(text(f"ALTER TABLE {incidents.name} ADD COLUMN {name} VARCHAR(64)"))
+    chain, number = START, 0
+    for number in connection.execute(select(incidents.c.id).order_by(incidents.c.id)).scalars().all():
+        row = connection.execute(select(incidents).where(incidents.c.id == number)).mappings().one()
+        digest = digest_row(row)
+        chain = extend_chain(chain, digest)
+        connection.execute(update(incidents).where(incidents.c.id == number).values(row_digest=digest, chain=chain))
+    connection.execute(insert(head).values(place=0, number=number, chain=chain, adopted=number, checked=0))
 
 
 def _first_line(error: BaseException) -> str:

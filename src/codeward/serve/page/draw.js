@@ -156,7 +156,7 @@ export function drawEvidence(place, cases) {
 
 export function drawIncidents(place, incidents, seen) {
   if (!incidents.length) return place.replaceChildren(make("p", { class: "empty" }, "None so far. An input whose attack probability passes the threshold is listed here as soon as it is recorded."));
-  const rows = incidents.map((found) => make("tr", { class: found.id > seen ? "fresh" : null },
+  const rows = incidents.map((found) => found.damage ? make("tr", {}, make("th", { scope: "row" }, `#${found.id}`), make("td", { colspan: 6 }, `damaged: ${found.damage}`)) : make("tr", { class: found.id > seen ? "fresh" : null },
     make("th", { scope: "row" }, `#${found.id}`),
     make("td", {}, make("time", { datetime: found.time }, new Date(found.time).toLocaleString())),
     make("td", { "data-name": "attack" }, percent(found.attack_probability)),
