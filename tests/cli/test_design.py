@@ -131,5 +131,5 @@ def test_bad_input_exits_2_with_one_line(arguments: list[str], words: str, capsy
 def test_a_margin_without_room_for_errors_is_told(
     options: tuple[str, ...], said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["design", "--users", "8", "--attackers", "1", "--row-weight", "3", *options]) == 0
+    assert main(["design", "--users", "8", "--attackers", "1", "--row-weight", "3", "-t", "2", *options]) == 0
     assert ("margin 1 is for models that hardly err" in capsys.readouterr().out) == said

@@ -76,6 +76,35 @@ def test_designs_reach_known_covering_numbers(k: int, r: int, n: int, models: in
     assert found.code.n_models <= models
 
 
+@pytest.mark.parametrize(
+    ("n", "block", "k", "models"), [(25, 4, 2, 50), (32, 4, 2, 88), (26, 5, 3, 260), (26, 4, 3, 650), (28, 4, 3, 819)]
+)
+def test_large_sizes_reach_the_best_known_coverings(n: int, block: int, k: int, models: int) -> None:
+    found = design(n, k, n - block, guarantee="detect", time_limit=30)
+    assert (found.code.n_models, found.gap) == (models, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "block", "k", "models"), [(24, 4, 2, 48), (28, 10, 2, 11), (12, 6, 4, 41)])
+def test_the_time_is_used_to_reach_the_best_known_coverings(n: int, block: int, k: int, models: int) -> None:
+    assert design(n, k, n - block, guarantee="detect", time_limit=60).code.n_models <= models
+
+
+def test_the_search_goes_on_until_the_limit_and_shows_it() -> None:
+    seen: list[float] = []
+
+    class Shown:
+        def advance(self, amount: float = 1, note: str = "") -> None:
+            seen.append(amount)
+
+    found = design(12, 3, 4, margin=3, time_limit=3, progress=Shown())
+    assert found.gap > 0
+    assert found.timed_out
+    assert 2.5 < found.seconds < 6
+    assert len(seen) > 6
+    assert sum(seen) == pytest.approx(3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "r", "n", "models"),
@@ -131,10 +160,10 @@ def test_a_seed_gives_one_code_whatever_else_the_machine_does(
 ) -> None:
     # Less work for the same time, so that a slow machine finishes it before the clock does.
     monkeypatch.setattr(_stages, "WORK_PER_SECOND", _stages.WORK_PER_SECOND / 10)
-    quiet = design(**asked, time_limit=8.0)
+    quiet = design(**asked, time_limit=8.0, reproducible=True)
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        busy = design(**asked, time_limit=8.0)
+        busy = design(**asked, time_limit=8.0, reproducible=True)
     finally:
         for other in others:
             other.kill()

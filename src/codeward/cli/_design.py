@@ -46,6 +46,9 @@ def design(
     groups: bool = typer.Option(
         False, "--groups", help="Where single users are too many to track, let them share columns and track groups."
     ),
+    reproducible: bool = typer.Option(
+        False, "--reproducible", help="End by work done, not by the clock: the same code on a busy machine."
+    ),
     output: Path = typer.Option(None, "--output", "-o", help="Write the code to this .csv, .npy or .json file."),
     curve: Path = typer.Option(
         None, "--curve", help="Draw models against utilization for k = 1..4 to this .svg, .png or .pdf file."
@@ -83,6 +86,7 @@ def design(
             sizes,
             progress,
             groups,
+            reproducible,
         )
     if output is not None:
         found.code.save(output)

@@ -121,6 +121,7 @@ def _read_code(
                 seed=seed,
                 progress=progress,
                 groups=True,
+                reproducible=True,
             ).code
     else:
         raise InputError("give --code FILE, or --attackers K to design a code, and not both")

@@ -5,7 +5,7 @@ The designer: the verified code with fewest models that it finds, and how far fr
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -80,6 +80,8 @@ def assign_columns(matrix: NDArray[np.bool_], weights: NDArray[np.float64]) -> N
     return assigned
 
 
+#: Finds a code for a request in so many seconds, or until it has so few models.
+Search = Callable[..., Incumbent]
 #: Row weights tried at most for a utilization that counts samples.
 WEIGHT_TRIES = 4
 #: Attacker sets up to which the finished code is verified a second time.
@@ -107,8 +109,8 @@ class Design:
     utilization : float
         Share of users (of samples, with weights) that the poorest model learns from.
     timed_out : bool
-        Whether the clock cut the search short. When False, the same arguments give the same code on any machine with
-        the same library versions; when True, a faster machine may find fewer models.
+        Whether the clock ended the search. When False, the same arguments give the same code on any machine with the
+        same library versions; when True, more time or a faster machine may find fewer models.
     grouped : bool
         For *track* with too many users to tell apart one by one: the distinct columns are a tracking code, so the
         *groups* of users with equal columns that hold the attackers are named, not the users; everything else holds for
@@ -145,6 +147,7 @@ def design(
     weights: ArrayLike | None = None,
     progress: Progress | None = None,
     groups: bool = False,
+    reproducible: bool = False,
 ) -> Design:
     """Design a code: the fewest models for a row weight, or the largest row weight for a number of models.
 
@@ -165,7 +168,7 @@ def design(
     max_models : int, optional
         Most models. Without row weight and utilization, the code of largest row weight found within it is returned.
     time_limit : float
-        Seconds. The search is metered by work, granted in proportion to the limit; see `Design.timed_out`.
+        Seconds. The search goes on until they are over or the code is optimal.
     seed : int
     weights : array_like, shape (n_users,), optional
         Samples of each user. Columns are assigned so that the poorest model has as many samples as possible.
@@ -174,6 +177,10 @@ def design(
     groups : bool
         For *track*: where single users are too many to be verified in the time, let users share columns and track the
         groups of users with equal columns (see `Design.grouped`). Without it such a request fails.
+    reproducible : bool
+        End the search by the work it has done, granted in proportion to the limit, and not by the clock: the same
+        arguments give the same code on a busy machine and a quiet one (see `Design.timed_out`). It takes about a third
+        of the limit.
 
     Raises
     ------
@@ -189,15 +196,23 @@ def design(
     _check_limits(row_weight, utilization, max_models, time_limit, seed)
     report = _Reporter(progress or silent(), start, time_limit)
 
+    def search(request: Request, seconds: float, enough: int = 0) -> Incumbent:
+        # The compiled searches import numba, which takes a second; only a design pays for it.
+        from codeward.codes._stages import solve
+
+        return solve(request, seconds, seed, enough, report, groups, reproducible)
+
     if row_weight is None and utilization is None:
         assert max_models is not None
-        found = _largest_weight(n_users, n_attackers, guarantee, margin, max_models, time_limit, seed, report, groups)
-    elif sizes is not None and utilization is not None:
-        found = _weighted(n_users, n_attackers, utilization, guarantee, margin, sizes, time_limit, seed, report, groups)
+        first = make_request(n_users, n_attackers, 1, guarantee, margin)
+        found = _largest_weight(first, max_models, time_limit, groups, search)
     else:
-        least = row_weight if row_weight is not None else _share_of(n_users, utilization or 0.0)
+        least = row_weight if row_weight is not None else max(1, ceil((utilization or 0.0) * n_users - 1e-9))
         request = make_request(n_users, n_attackers, least, guarantee, margin)
-        found = _solve(request, time_limit, seed, report=report, groups=groups)
+        if sizes is not None and utilization is not None:
+            found = _weighted(request, utilization, sizes, time_limit, search)
+        else:
+            found = search(request, time_limit)
     report.finish()
     return _conclude(found, max_models, sizes, start)
 
@@ -243,26 +258,15 @@ def _conclude(found: Incumbent, max_models: int | None, sizes: NDArray[np.float6
     )
 
 
-def _largest_weight(
-    n_users: int,
-    n_attackers: int,
-    guarantee: str,
-    margin: int,
-    max_models: int,
-    seconds: float,
-    seed: int,
-    report: Callable[[str], None],
-    groups: bool,
-) -> Incumbent:
+def _largest_weight(first: Request, max_models: int, seconds: float, groups: bool, search: Search) -> Incumbent:
     """Find the largest row weight with a code of at most ``max_models`` models: bisect quickly, then push upwards."""
     from codeward.codes._stages import bound_search, needs_groups, refuse_tracking
 
-    first = make_request(n_users, n_attackers, 1, guarantee, margin)
     # A search may be granted no more than this; what it could not verify is not tried.
-    granted = 0.25 * seconds if groups else 0.4 * seconds / (n_users.bit_length() + 1)
+    granted = 0.25 * seconds if groups else 0.4 * seconds / (first.n_users.bit_length() + 1)
     possible = []
-    for weight in range(1, n_users - first.strength + 1):
-        request = Request(n_users, n_attackers, weight, guarantee, margin)
+    for weight in range(1, first.n_users - first.strength + 1):
+        request = replace(first, row_weight=weight)
         bound = bound_search(request, granted, groups)
         if bound is not None and bound <= max_models:
             possible.append(request)
@@ -277,14 +281,14 @@ def _largest_weight(
     share = 0.4 * seconds / (len(possible).bit_length() + 1)
     while low < high:
         middle = (low + high) // 2
-        found = _solve(possible[middle], share, seed, max_models, report, groups)
+        found = search(possible[middle], share, max_models)
         cut |= found.timed_out
         if found.size <= max_models:
             best, low = found, middle + 1
         else:
             high = middle
     for request in possible[low : low + 2]:
-        found = _solve(request, 0.25 * seconds, seed, max_models, report, groups)
+        found = search(request, 0.25 * seconds, max_models)
         cut |= found.timed_out
         if found.size > max_models:
             break
@@ -296,53 +300,24 @@ def _largest_weight(
 
 
 def _weighted(
-    n_users: int,
-    n_attackers: int,
-    utilization: float,
-    guarantee: str,
-    margin: int,
-    sizes: NDArray[np.float64],
-    seconds: float,
-    seed: int,
-    report: Callable[[str], None],
-    groups: bool,
+    request: Request, utilization: float, sizes: NDArray[np.float64], seconds: float, search: Search
 ) -> Incumbent:
     """Raise the row weight until the poorest row, columns assigned, has its share of the samples."""
-    strength = 2 * n_attackers if guarantee == "correct-arbitrary" else n_attackers
-    least, reached = _share_of(n_users, utilization), 0.0
+    reached, most = 0.0, request.n_users - request.strength
     for turn in range(WEIGHT_TRIES):
-        request = make_request(n_users, n_attackers, least, guarantee, margin)
-        found = _solve(request, seconds / WEIGHT_TRIES, seed, report=report, groups=groups)
+        found = search(request, seconds / WEIGHT_TRIES)
         if found.matrix is None:
             return found
         reached = max(reached, sample_utilization(assign_columns(found.matrix, sizes), sizes))
         if reached >= utilization - 1e-9:
             return found
+        least = request.row_weight
         step = max(least + 1, ceil(least * utilization / reached - 1e-9))
-        last = turn == WEIGHT_TRIES - 2
-        least = n_users - strength if last else min(step, n_users - strength)
+        request = replace(request, row_weight=most if turn == WEIGHT_TRIES - 2 else min(step, most))
     raise UnmetError(
         f"design: with these weights the poorest model reaches {reached:.3f} of the samples, not {utilization}; "
         "a few users hold too much: ask for a smaller utilization or split their data into several accounts"
     )
-
-
-def _solve(
-    request: Request,
-    seconds: float,
-    seed: int,
-    enough: int = 0,
-    report: Callable[[str], None] = lambda note: None,
-    groups: bool = False,
-) -> Incumbent:
-    # The compiled searches import numba, which takes a second; only a design pays for it.
-    from codeward.codes._stages import solve
-
-    return solve(request, seconds, seed, enough, report, groups)
-
-
-def _share_of(n_users: int, utilization: float) -> int:
-    return max(1, ceil(utilization * n_users - 1e-9))
 
 
 def _describe_groups(matrix: NDArray[np.bool_], found: Incumbent) -> str:
@@ -388,6 +363,8 @@ class _Reporter:
 
     def __call__(self, note: str) -> None:
         elapsed = min(time.monotonic() - self.start, self.limit)
+        if not note and elapsed - self.shown < 0.2:
+            return
         self.progress.advance(elapsed - self.shown, note)
         self.shown = elapsed
 

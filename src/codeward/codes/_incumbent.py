@@ -148,6 +148,7 @@ class Incumbent:
             return True
         if time.monotonic() >= self.deadline:
             self.timed_out = True
+        self.report("")
         return self.timed_out
 
     def absorb(self, part: "Incumbent", granted: float) -> None:

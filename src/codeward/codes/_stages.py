@@ -19,19 +19,19 @@ import numpy as np
 from codeward._errors import TooLargeError, UnmetError
 from codeward.codes._annealing import anneal_blocks, anneal_pairs, start_blocks, start_pairs
 from codeward.codes._coverings import fit_multiplicities, fits_exact, solve_covering, spread_columns
+from codeward.codes._families import offer_blown_codes, offer_families, offer_paper
 from codeward.codes._guarantees import Request, bound_models, tracks_groups
 from codeward.codes._incumbent import MAX_CHECK, MAX_VERIFIED, SOLVER_COST, WORK_PER_SECOND, Incumbent, check_cost
+from codeward.codes._orbits import OrbitSearch, orbit_matrix
 from codeward.codes._patterns import count_attacker_sets
 from codeward.codes._properties import MAX_PAIRS
 from codeward.codes._search import (
+    OrbitRounds,
     anneal_coverings,
     anneal_directly,
     anneal_orbits,
     likely_rows,
     offer_all_rows,
-    offer_blown_codes,
-    offer_families,
-    offer_paper,
     stack_random_rows,
 )
 
@@ -141,11 +141,13 @@ def solve(
     enough: int = 0,
     report: Callable[[str], None] = lambda note: None,
     groups: bool = False,
+    reproducible: bool = True,
 ) -> Incumbent:
     """Find a code with few models; stop early at ``enough`` models.
 
     Stages run in a fixed order with fixed shares of the work: constructions first (paper, geometries, residues,
     products), then annealing over blocks and over orbits, codes on fewer points, the property itself, the exact solver.
+    When that work is done a ``reproducible`` search ends; others go on until the bound is met or the time is out.
     Where single users are too many to be tracked, ``groups`` allows a code that tracks groups of them
     (`Incumbent.groups`).
 
@@ -172,10 +174,16 @@ def solve(
     best = Incumbent(searched, bound, deadline, np.random.default_rng(seed), report, work=work, enough=enough)
     offer_paper(best, MAX_MODELS)
     offer_families(best)
-    if request.guarantee == "track":
-        _search_tracking(best, work)
-    else:
-        _search_covering(best, work, seed)
+    search_on = _search_tracking(best, work) if request.guarantee == "track" else _search_covering(best, work, seed)
+    lap = work
+    while not reproducible:
+        best.work = lap
+        if best.finished:
+            break
+        search_on(lap)
+        if best.work == lap:  # no search applies at this size
+            break
+        lap *= 2
     if not grouped:
         return best
     whole = Incumbent(request, bound_groups(request, searched.n_users), deadline, best.rng, work=work)
@@ -192,6 +200,9 @@ def load_searches() -> None:
     anneal_blocks(start_blocks(3, 2, 1, 1, 1, rng), 1.0, 0.5, 1, rng)
     anneal_pairs(start_pairs(rows, tiny), 1.0, 0.5, 1, rng)
     fit_multiplicities(rows, 3, 2, rng, n_moves=1)
+    whole = orbit_matrix(np.arange(3)[None, :], 2, 1, 9)
+    assert whole is not None
+    OrbitSearch("", whole).advance(9, 1.0, rng)
 
 
 def bound_search(request: Request, seconds: float, groups: bool) -> int | None:
@@ -202,9 +213,19 @@ def bound_search(request: Request, seconds: float, groups: bool) -> int | None:
     return None if small is None else bound_groups(request, small.n_users)
 
 
-def _search_covering(best: Incumbent, work: float, seed: int) -> None:
-    many = best.request.n_users >= MANY_USERS
+def _search_covering(best: Incumbent, work: float, seed: int) -> Callable[[float], None]:
+    """Search for a covering or a correcting code; return how to go on with more work."""
+    orbits, many = OrbitRounds(best), best.request.n_users >= MANY_USERS
+
+    def search_on(work: float) -> None:
+        anneal_orbits(best, 0.3 * work)
+        anneal_directly(best, 0.2 * work)
+        offer_blown_codes(best, (0.5 if many else 0.1) * work)
+        orbits.run(0.5 * best.work)
+        anneal_coverings(best, best.work)
+
     anneal_coverings(best, 0.05 * work)
+    orbits.run(0.25 * work)
     anneal_orbits(best, 0.08 * work)
     anneal_directly(best, 0.05 * work)
     offer_blown_codes(best, (0.5 if many else 0.12) * work)
@@ -218,9 +239,11 @@ def _search_covering(best: Incumbent, work: float, seed: int) -> None:
     anneal_orbits(best, 0.5 * best.work)
     anneal_directly(best, 0.3 * best.work)
     anneal_coverings(best, best.work)
+    return search_on
 
 
-def _search_tracking(best: Incumbent, work: float) -> None:
+def _search_tracking(best: Incumbent, work: float) -> Callable[[float], None]:
+    """Search for a tracking code; return how to go on with more work."""
     request = best.request
     offer_all_rows(best, MAX_PLAIN_ROWS)
     correcting = Request(request.n_users, request.n_attackers, request.row_weight, "correct", request.margin)
@@ -237,3 +260,4 @@ def _search_tracking(best: Incumbent, work: float) -> None:
     anneal_directly(best, 0.4 * work)
     anneal_coverings(best, 0.1 * work)
     anneal_directly(best, best.work)
+    return lambda work: anneal_directly(best, work)

@@ -153,4 +153,5 @@ def _design_once(
         margin=margin,
         time_limit=time_limit,
         groups=True,
+        reproducible=True,
     )

@@ -188,6 +188,7 @@ def find_code(config: RunConfig) -> Code:
             time_limit=section.time_limit,
             seed=config.seed,
             groups=True,
+            reproducible=True,
         ).code
     if code.n_users != config.users:
         raise InputError(f"code: {code.n_users} columns, but the run has {config.users} users (set users)")
