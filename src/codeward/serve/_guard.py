@@ -13,8 +13,7 @@ from codeward._errors import InputError
 from codeward.certificates import Agreement, Certificates, Threat, certify, certify_agreement
 from codeward.codes import Code, Inspection, count_attacker_sets
 from codeward.decoding import BayesDecoder, Decoded
-from codeward.serve._inference import StackedModels
-from codeward.training import vote
+from codeward.training import BatchedEnsemble, vote
 
 Votes = tuple[int, ...]
 Known = TypeVar("Known")
@@ -55,7 +54,7 @@ class Guard:
 
     Parameters
     ----------
-    models : StackedModels
+    models : BatchedEnsemble
     decoder : BayesDecoder
     inspection : Inspection
         Of the decoder's code.
@@ -68,7 +67,7 @@ class Guard:
 
     def __init__(
         self,
-        models: StackedModels,
+        models: BatchedEnsemble,
         decoder: BayesDecoder,
         inspection: Inspection,
         threshold: float,

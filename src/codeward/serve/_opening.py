@@ -13,8 +13,8 @@ from codeward.experiments import ServedRun, load_served
 from codeward.serve._cell import RunCell, find_cell
 from codeward.serve._evidence import Examiner
 from codeward.serve._guard import Guard
-from codeward.serve._inference import StackedModels
 from codeward.serve._inputs import write_png
+from codeward.training import BatchedEnsemble
 
 #: Images of a kind in the gallery, at most one a class.
 GALLERY = 12
@@ -70,7 +70,7 @@ def open_run(
     examiner = cell.examiner(expect, threshold=threshold)
     inspection = inspect(cell.code)
     # The examiner's decoder: incidents are compared with validation inputs that it has not seen either.
-    guard = Guard(StackedModels(served.ensemble), examiner.decoder_, inspection, threshold, served.threat)
+    guard = Guard(BatchedEnsemble(served.ensemble), examiner.decoder_, inspection, threshold, served.threat)
     guard.judge(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
     return GuardedRun(cell, guard, examiner, _hang_gallery(served), _write_card(cell, guard, served))
 

@@ -2,7 +2,7 @@
 
 from codeward._ray_address import check_address
 from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
-from codeward.training._engines import is_compilable
+from codeward.training._batched_inference import BatchedEnsemble
 from codeward.training._ensemble import Ensemble, vote
 from codeward.training._jobs import Weights
 from codeward.training._loop_engine import train_from
@@ -16,6 +16,7 @@ __all__ = [
     "ARCHITECTURES",
     "PRESETS",
     "BatchStream",
+    "BatchedEnsemble",
     "Cluster",
     "Ensemble",
     "ModelPlan",
@@ -26,7 +27,6 @@ __all__ = [
     "check_address",
     "drop_users",
     "fingerprint",
-    "is_compilable",
     "model_key",
     "plan_batches",
     "plan_models",

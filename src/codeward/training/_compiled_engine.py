@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from codeward._compiled import compiled
 from codeward._errors import InputError
+from codeward.training._architectures import Shape
 from codeward.training._compiled_program import Blueprint, round_up, run_program
 from codeward.training._device_samples import DeviceSamples
 from codeward.training._jobs import Job, TrainingContext, Weights, count_workers, run_in_threads
@@ -94,7 +96,7 @@ class CompiledNetwork:
     Parameters
     ----------
     network : nn.Sequential
-        Stackable (see `is_compilable`); gives the initial weights.
+        As `is_compilable` wants it; gives the initial weights.
     blueprint : Blueprint
         Of a network like it.
     generator : torch.Generator
@@ -177,3 +179,70 @@ def allocate(size: int) -> _Floats:
     raw = np.zeros(size + LANES, np.float32)
     start = -raw.ctypes.data // raw.itemsize % LANES
     return raw[start : start + size]
+
+
+class CompiledForward:
+    """The forward passes of networks of one architecture, one after the other, through the kernels that train them.
+
+    What comes out for an image does not depend on the others of its batch, to the last bit. All models take turns in
+    the same memory: one thread at a time.
+
+    Parameters
+    ----------
+    networks : sequence of nn.Sequential
+        As `is_compilable` wants them, all alike but for their weights.
+    shape : tuple of int
+        Channels, height, width of an image.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], shape: Shape) -> None:
+        self.blueprints = [Blueprint(networks[0], shape, size) for size in (LANES, 2 * LANES, 4 * LANES)]
+        self.values = [allocate(blueprint.size) for blueprint in self.blueprints]
+        for blueprint, values in zip(self.blueprints, self.values, strict=True):
+            for layer in blueprint.drops:
+                values[layer.mask : layer.mask + layer.size] = 1
+        self.weights = np.zeros((len(networks), self.blueprints[0].n_weights), np.float32)
+        for row, network in zip(self.weights, networks, strict=True):
+            for name, parameter in network.named_parameters():
+                row[self.blueprints[0].places[name]] = parameter.detach().numpy().ravel()
+        self(torch.zeros(1, *shape))  # compiled now, not while the first caller waits
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits, shape (m, N, c), of normalised float32 images, (N, channels, height, width)."""
+        samples = np.ascontiguousarray(images.numpy().reshape(len(images), -1))
+        classes = self.blueprints[0].n_classes
+        logits = np.empty((len(self.weights), len(samples), classes), np.float32)
+        for start in range(0, len(samples), self.blueprints[-1].batch):
+            part = samples[start : start + self.blueprints[-1].batch]
+            which = next(i for i, blueprint in enumerate(self.blueprints) if blueprint.batch >= len(part))
+            blueprint, values = self.blueprints[which], self.values[which]
+            # Places past the last repeat it.
+            index = np.minimum(np.arange(blueprint.batch), len(part) - 1)[None]
+            out = np.empty((len(self.weights), classes * blueprint.batch), np.float32)
+            lines = blueprint.lines[: blueprint.n_forward]
+            run_forward(
+                lines, blueprint.table, self.weights, values, blueprint.images, blueprint.logits, part, index, out
+            )
+            found = out.reshape(len(out), classes, -1)[:, :, : len(part)]
+            logits[:, start : start + len(part)] = found.transpose(0, 2, 1)
+        return torch.from_numpy(logits)
+
+
+@compiled
+def run_forward(
+    lines: _Ints,
+    table: _Ints,
+    weights: _Floats,
+    values: _Floats,
+    start: int,
+    place: int,
+    samples: _Floats,
+    index: _Ints,
+    out: _Floats,
+) -> None:
+    """Run the lines on the batch ``samples[index[0]]`` with each row of weights; write out what is at ``place``."""
+    labels, counts, moments = np.zeros(len(samples), np.int64), np.zeros(1, np.int64), np.zeros((2, 1), np.float32)
+    for model in range(len(weights)):
+        values[: weights.shape[1]] = weights[model]
+        run_program(lines, table, values, start, samples, labels, index, counts, 0.0, moments, 0, 0.0, 0.0)
+        out[model] = values[place : place + out.shape[1]]

@@ -301,7 +301,7 @@ class Blueprint:
     Parameters
     ----------
     network : nn.Sequential
-        Stackable (see `is_compilable`); its weights are not read.
+        As `is_compilable` wants it; its weights are not read.
     shape : tuple of int
         Channels, height, width of an image.
     batch : int
@@ -327,6 +327,7 @@ class Blueprint:
         self.logits = self.images
         for layer in layers:
             self.logits = layer.forward(program, self.logits)
+        self.n_forward = len(program.lines)
         grad = program.reserve(self.n_classes * batch)
         program.add(LOSS, self.logits, self.n_classes * batch, grad)
         # No gradient is needed before the first layer with weights.
