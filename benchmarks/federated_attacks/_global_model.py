@@ -27,7 +27,7 @@ from benchmarks.federated_attacks._trial import (
 from codeward.attacks import AttackGroup, poison_users
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples
-from codeward.experiments._federation import plan_cell
+from codeward.experiments import plan_cell
 from codeward.experiments._setting import Draw, Setting
 from codeward.federated import (
     Arrays,
@@ -37,10 +37,10 @@ from codeward.federated import (
     Reply,
     Update,
     answer,
+    derive_seed,
     train_model,
     train_update,
 )
-from codeward.federated._federation import derive_seed
 from codeward.training import plan_models
 
 #: What attackers of a global model do.

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from codeward.attacks import AttackGroup, trigger_inputs
 from codeward.codes import Code, design, inspect
 from codeward.data import DatasetPair, Samples
+from codeward.experiments import MaliciousUpdate, make_attackers, plan_cell
 from codeward.experiments._cells import draw_attack
-from codeward.experiments._federated_attacks import MaliciousUpdate, make_attackers
-from codeward.experiments._federation import plan_cell
 from codeward.experiments._setting import Draw, Setting, prepare_setting
 from codeward.federated import Arrays
 from codeward.runs import FederatedConfig, load_federated_config, share

@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from codeward.cli._app import app, main
-from codeward.experiments import load_served
-from codeward.experiments._federation import run_federated
+from codeward.experiments import load_served, run_federated
 from codeward.runs import load_federated_config
 
 CONFIG = """
@@ -57,6 +56,77 @@ def test_the_record_says_how_it_was_trained(run_folder):
     assert group["targets"] == [(group["target"] + model) % 10 for model in range(4)]
 
 
+def test_success_is_counted_against_the_target_of_each_model(run_folder):
+    """The obvious twin: vote by vote. Counting one target for all models, as it once was, finds next to nothing."""
+    from codeward.runs import find_cell
+
+    cell = find_cell(run_folder, 0, 1)
+    (attack,), (votes,) = cell.groups, cell.triggered
+    figures = load(run_folder, 1)["figures"]["groups"][0]
+    for kind, wanted in (("hit_models", True), ("clean_models", False)):
+        count, of = 0, 0
+        for model in range(4):
+            if bool(cell.code.matrix[model, list(attack.attackers)].any()) is wanted:
+                for said, label in zip(votes.votes[:, model], votes.labels, strict=True):
+                    if label != attack.targets[model]:
+                        of += 1
+                        count += said == attack.targets[model]
+        assert figures["success"][kind] == {"count": count, "of": of}
+    assert figures["triggered"]["other_labels"] == figures["triggered"]["all"]
+
+
+def test_the_table_shows_consensus_before_bayes_and_says_what_a_verdict_is(tmp_path, capsys):
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    settings = ["federated.rounds=1", "federated.local_epochs=1", "attack.attackers=[1]"]
+    settings.append(f"code.file={root / 'configs' / 'federated-code.csv'}")
+    arguments = ["federate", "simulate", str(root / "configs" / "federated-digits.yaml"), "--engine", "reference"]
+    for setting in settings:
+        arguments += ["--set", setting]
+    assert main([*arguments, "--quiet", "-o", str(tmp_path / "run")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "consensus Bayes plurality verdicts" in shown
+    assert "if at most 2 users attack and at most 2 models they do not reach are wrong" in shown
+    consensus = load(tmp_path / "run", 1)["figures"]["consensus"]
+    assert (consensus["n_attackers"], consensus["n_errors"]) == (2, 2)
+    (group,) = consensus["groups"]
+    assert group["right"]["count"] >= group["verdicts_right"]["count"]
+    assert group["verdicts"]["count"] == group["verdicts_right"]["of"]
+
+
+def test_the_code_of_the_demo_corrects_and_tracks_what_it_says():
+    from pathlib import Path
+
+    from codeward.codes import Code, inspect
+
+    found = inspect(Code.load(Path(__file__).parents[2] / "configs" / "federated-code.csv"), 3)
+    assert (found.correct_arbitrary, found.margin_arbitrary[1]) == (2, 5)
+    assert found.track >= 2
+
+
+def test_an_interrupted_run_goes_on_after_the_last_finished_round(config_file, run_folder, tmp_path, monkeypatch):
+    from codeward.federated import Federation
+
+    close, closed = Federation.close, []
+
+    def stop(federation):
+        closed.append(federation.round)
+        if len(closed) == 5:
+            raise KeyboardInterrupt
+        return close(federation)
+
+    config = load_federated_config(config_file)
+    monkeypatch.setattr(Federation, "close", stop)
+    with pytest.raises(KeyboardInterrupt):
+        list(run_federated(config, tmp_path, "reference"))
+    records = list(run_federated(config, tmp_path, "reference"))
+    assert closed == [1, 2, 3, 1, 2, 2, 3]
+    for n_attackers, record in enumerate(records):
+        assert record["federated"]["keys"] == load(run_folder, n_attackers)["federated"]["keys"]
+    assert not list((tmp_path / "training").iterdir())
+
+
 def test_models_outside_the_attackers_column_are_the_ones_of_the_run_without_it(run_folder):
     clean, attacked = load(run_folder, 0), load(run_folder, 1)
     (attacker,) = attacked["figures"]["groups"][0]["attackers"]
@@ -97,7 +167,7 @@ def test_a_lost_model_is_not_served(run_folder, tmp_path):
 
 
 def test_finished_cells_are_not_trained_again_and_another_run_is_refused(run_folder, config_file, monkeypatch):
-    monkeypatch.setattr("codeward.experiments._federation.train_cell", None)
+    monkeypatch.setattr("codeward.experiments._federated_run.train_cells", None)
     config = load_federated_config(config_file)
     assert len(list(run_federated(config, run_folder, "reference"))) == 2
     with pytest.raises(ValueError, match="holds another run"):

@@ -83,15 +83,15 @@ class LocalGrid(Grid):
 
 @pytest.fixture
 def config(tmp_path, users, plan):
-    FederationFolder(tmp_path / "server").save_plan(plan)
+    FederationFolder(tmp_path / "one" / "server").save_plan(plan)
     for user, samples in enumerate(users):
-        save_samples(tmp_path / "data" / f"user{user}.npz", samples)
-    return {"federation": str(tmp_path / "server"), "data-folder": str(tmp_path / "data")}
+        save_samples(tmp_path / "one" / "data" / f"user{user}.npz", samples)
+    return {"simulation": str(tmp_path), "federations": "one"}
 
 
 def run(grid, plan, timeout=30.0, **options):
     federation = Federation(replace(plan, settings=replace(plan.settings, timeout=timeout)))
-    run_rounds(grid, federation, OrderBinding(plan.code.n_users), poll=0.02, **options)
+    run_rounds(grid, federation, OrderBinding(plan.code.n_users), poll=0.02, label="one", **options)
     return federation.result()
 
 
@@ -114,7 +114,7 @@ def test_the_server_app_and_the_client_app_equal_the_reference(config, honest):
 def server_path(config):
     from pathlib import Path
 
-    return Path(config["federation"])
+    return Path(config["simulation"]) / "one" / "server"
 
 
 def test_users_get_the_models_of_their_column_only(config, plan):
@@ -197,7 +197,7 @@ def test_a_node_that_leaves_and_comes_back_is_still_the_same_user(config, plan, 
             grid.nodes.insert(0, nodes[1])
 
     federation = Federation(replace(plan, settings=replace(plan.settings, rounds=3)))
-    run_rounds(grid, federation, OrderBinding(4), watch, poll=0.02)
+    run_rounds(grid, federation, OrderBinding(4), watch, poll=0.02, label="one")
     assert counted == [{0, 1, 2, 3}, {0, 2, 3}, {0, 1, 2, 3}]
     assert federation.reports[1].silent == (1,)
 
@@ -210,7 +210,7 @@ class DoubleBinding:
 def test_where_two_nodes_are_bound_to_one_user_neither_is_asked(config, plan):
     grid = LocalGrid(config)
     federation = Federation(plan)
-    run_rounds(grid, federation, DoubleBinding(), poll=0.02, quorum=2)
+    run_rounds(grid, federation, DoubleBinding(), poll=0.02, quorum=2, label="one")
     assert {message.metadata.dst_node_id for message in grid.sent} == {450}
 
 
@@ -226,7 +226,7 @@ def test_messages_expire_with_the_round(config, plan):
 
 
 def test_a_deployed_client_takes_its_own_data_and_nothing_the_server_names(config, tmp_path, users):
-    own = Context(1, 11, {"data": str(tmp_path / "data" / "user3.npz")}, RecordDict(), config)
+    own = Context(1, 11, {"data": str(tmp_path / "one" / "data" / "user3.npz")}, RecordDict(), config)
     assert client_module.find_samples(own, 0).digest() == users[3].digest()
     nothing = Context(1, 11, {}, RecordDict(), config)
     with pytest.raises(ValueError, match="no data: start the SuperNode"):
@@ -244,3 +244,32 @@ def test_clients_import_little():
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_server_that_was_killed_within_a_round_goes_on_after_the_last_one(config, honest, plan):
+    """Its first two users answered round 2 already; they are asked again, and the bytes are the same."""
+    grid, context = LocalGrid(config), Context(1, 0, {}, RecordDict(), config)
+    node = sorted(NODES)[2]
+
+    def kill(message):
+        if len(grid.sent) > 4:
+            raise Killed
+        return grid.answer(message)
+
+    grid.unusual[node] = kill
+    folder = FederationFolder(server_path(config))
+    with pytest.raises(Killed):
+        server_module.app(grid, context)
+    assert [line["round"] for line in folder.read_rounds()] == [1]
+    assert not folder.finished
+    again = LocalGrid(config)
+    server_module.app(again, context)
+    assert len(again.sent) == 4
+    assert folder.load_result().keys == honest.keys
+    assert folder.load_result().rounds == honest.rounds
+    assert [line["round"] for line in folder.read_rounds()] == [1, 2]
+    assert not (folder.path / "checkpoint.safetensors").exists()

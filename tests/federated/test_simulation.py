@@ -55,7 +55,7 @@ def test_a_failing_client_app_ends_the_simulation_with_its_reason(tmp_path, user
 @pytest.mark.slow
 @pytest.mark.parametrize("behaviour", ["poison", "replacement", "split-targets"])
 def test_attackers_in_the_simulation_equal_those_of_the_reference(tmp_path, behaviour):
-    from codeward.experiments._federation import run_federated
+    from codeward.experiments import run_federated
     from codeward.runs import FederatedConfig
 
     config = FederatedConfig.model_validate(

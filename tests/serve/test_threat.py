@@ -4,8 +4,7 @@ import pytest
 
 from codeward.certificates import Agreement, certify_agreement
 from codeward.codes import inspect, named_code
-from codeward.experiments import load_config, load_served, run_experiment
-from codeward.experiments._federation import run_federated
+from codeward.experiments import load_config, load_served, run_experiment, run_federated
 from codeward.runs import load_federated_config
 from codeward.serve._guard import state_guarantee
 from codeward.serve._opening import open_run

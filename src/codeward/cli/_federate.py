@@ -2,16 +2,17 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from codeward.cli._federate_collect import collect
-from codeward.cli._federate_gate import gate
-from codeward.cli._federate_init import init
-from codeward.cli._federate_users import users
+from codeward.cli._consortium import gate, init, users
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 federate_app = typer.Typer(
     help="Federated training: users keep their data, the server enforces the code.", no_args_is_help=True
@@ -44,8 +45,7 @@ def simulate(
 
     Example: codeward federate simulate configs/federated-digits.yaml --set federated.rounds=5 -o runs/federated
     """
-    from codeward.cli._run import _line, _table
-    from codeward.experiments._federation import run_federated
+    from codeward.experiments import run_federated
     from codeward.runs import load_federated_config
 
     resolved = load_federated_config(config, settings)
@@ -55,7 +55,7 @@ def simulate(
         for record in run_federated(resolved, folder, engine.value, progress=not quiet and not as_json):
             records.append(record)
             if not as_json:
-                print(f"{_line(record)}; {_summary(record)}", flush=True)
+                print(_line(record), flush=True)
     except KeyboardInterrupt:
         print(f"codeward: interrupted; the same command with -o {folder} goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -66,17 +66,95 @@ def simulate(
 
     console = Console()
     console.print(_table(records))
+    console.print(_explain(records), highlight=False)
     console.print(f"run folder: {folder} (config.yaml, code.json, records/, votes/)", highlight=False)
+
+
+@federate_app.command("collect")
+def collect(
+    federation: Path = typer.Argument(..., help="Folder with result.json: server/federation of a consortium."),
+    dataset: str = typer.Option(..., "--data", help="Labelled test data: a data set by name, or an .npz file."),
+    data_dir: Path = typer.Option(None, "--data-dir", help="Where named data sets are kept."),
+    output: Path = typer.Option(..., "--output", "-o", help="Run folder to make."),
+    as_json: bool = typer.Option(False, "--json", help="Print the record as one JSON object."),
+) -> None:
+    """Make a run folder of a federation that has finished, for decode, certify, report and serve.
+
+    The users' data stay where they are: the server asks the models about labelled test data of its own. Half of them
+    estimates how each model errs, the other half is counted.
+
+    Example: codeward federate collect server/federation --data test.npz -o runs/consortium
+    """
+    from codeward.experiments import collect_federation
+
+    record = collect_federation(federation, dataset, output, data_dir)
+    if as_json:
+        print(json.dumps({"folder": str(output), "records": [record]}))
+        return
+    print(f"{output}: {len(record['federated']['keys'])} sub-models, {len(record['federated']['rounds'])} rounds")
 
 
 federate_app.command("init")(init)
 federate_app.command("gate")(gate)
 federate_app.command("users")(users)
-federate_app.command("collect")(collect)
 
 
-def _summary(record: dict[str, Any]) -> str:
+def _line(record: dict[str, Any]) -> str:
     rounds = record["federated"]["rounds"]
     refused = sum(len(report["refusals"]) for report in rounds)
     silent = sum(len(report["silent"]) for report in rounds)
-    return f"{len(rounds)} rounds in {record['federated']['seconds']:.1f} s, {refused} refusals, {silent} silences"
+    return (
+        f"repeat {record['repeat']}, {record['n_attackers']} attackers: {len(rounds)} rounds in "
+        f"{record['federated']['seconds']:.1f} s, {refused} refusals, {silent} silences"
+    )
+
+
+def _table(records: Sequence[dict[str, Any]]) -> "Table":
+    """Lay out the figures: consensus, which assumes nothing about what attackers send, before Bayes, which does."""
+    from rich.table import Table
+
+    inputs = records[0]["figures"]["clean"]["all"]["plurality"]["of"]
+    title = f"{inputs} test inputs a row, under attack all of them triggered"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("attack\nby", justify="right")
+    names = ["consensus", "Bayes", "plurality", "verdicts", "consensus\nnames", "Bayes\nnames", "trigger\nworks"]
+    for name in names:
+        table.add_column(name, justify="right")
+    for record in records:
+        figures = record["figures"]
+        agreed = figures["consensus"] or {"clean": None, "groups": [None] * len(figures["groups"])}
+        pairs = zip(figures["groups"], agreed["groups"], strict=True)
+        rows = [(group["triggered"]["all"], consensus, group) for group, consensus in pairs]
+        for plain, consensus, group in rows or [(figures["clean"]["all"], agreed["clean"], None)]:
+            table.add_row(
+                str(record["n_attackers"]),
+                _percent(consensus and consensus["right"]),
+                _percent(plain["bayes"]),
+                _percent(plain["plurality"]),
+                _percent(consensus and consensus["verdicts"]),
+                _named(group and consensus and consensus["tracking"]),
+                _named(group and group["tracking"]),
+                _percent(group and group["success"]["hit_models"]),
+            )
+    return table
+
+
+def _explain(records: Sequence[dict[str, Any]]) -> str:
+    consensus = records[0]["figures"]["consensus"]
+    if consensus is None:
+        return "The code guarantees nothing against users who send what they like: no consensus decoder."
+    k, errors = consensus["n_attackers"], consensus["n_errors"]
+    return (
+        "consensus, Bayes, plurality: right labels. verdicts: inputs with a consensus verdict, which is the true label "
+        f"if at most {k} users attack and at most {errors} models they do not reach are wrong, whatever was sent; the "
+        "other inputs get the plurality label. names: attackers / others, mean of an input. trigger works: "
+        "votes of reached models for the target planted in each."
+    )
+
+
+def _percent(figure: dict[str, int] | None) -> str:
+    return f"{100 * figure['count'] / figure['of']:.1f}%" if figure and figure["of"] else "-"
+
+
+def _named(tracking: dict[str, Any] | None) -> str:
+    return f"{tracking['true_positives']:.2f}/{tracking['false_positives']:.2f}" if tracking else "-"

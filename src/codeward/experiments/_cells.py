@@ -5,7 +5,7 @@ another one, or the same one later, counts.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ def ask_cell(
     code: Code,
     columns: Mapping[int, int],
     with_scores: bool = True,
+    targets: Sequence[Sequence[int]] | None = None,
 ) -> None:
     """Ask the models of a cell about clean and triggered inputs, and write their vote files and (last) what they are.
 
@@ -61,6 +62,8 @@ def ask_cell(
     with_scores : bool
         Keep class scores, which the score decoder needs, and confusion matrices too; without, files are a few kB, and
         confusion matrices are estimated from the validation file when they are wanted.
+    targets : sequence of sequences of int, optional
+        Where attackers plant another target in every model: one a model, for every group.
     """
     repeat, groups = setting.repeat, draw_attack(setting, n_attackers)
     inputs = {"validation": setting.validation, "clean": setting.evaluation}
@@ -82,8 +85,12 @@ def ask_cell(
         "training": json.loads(setting.training.to_json()),
         # A group that is all gone still has its trigger tried.
         "groups": [
-            {"attackers": [columns[user] for user in group.attackers if user in columns], "target": group.target}
-            for group in groups
+            {
+                "attackers": [columns[user] for user in group.attackers if user in columns],
+                "target": group.target,
+                **({} if targets is None else {"targets": list(targets[number])}),
+            }
+            for number, group in enumerate(groups)
         ],
         **describe_machine(str(ensemble.device), name_gpu(str(ensemble.device))),
         "work": {"models": code.n_models, "trained": ensemble.trained, "reused": ensemble.reused},
@@ -98,12 +105,14 @@ def count_votes(cell: Cell) -> dict[str, Any]:
     figures: dict[str, Any] = {"clean": measure_labels(decoder, _take(cell.clean), None)[0], "groups": []}
     for group, votes in zip(cell.groups, cell.triggered, strict=True):
         triggered = _take(votes)
-        counts, decoded = measure_labels(decoder, triggered, group.target)
+        targets = np.broadcast_to(group.targets or group.target, code.n_models)
+        counts, decoded = measure_labels(decoder, triggered, targets)
         figures["groups"].append(
             {
                 "attackers": list(group.attackers),
                 "target": group.target,
-                "success": measure_success(code, group.attackers, group.target, triggered),
+                **({} if group.targets is None else {"targets": list(group.targets)}),
+                "success": measure_success(code, group.attackers, targets, triggered),
                 "triggered": counts,
                 "tracking": measure_tracking(decoded, group.attackers),
             }

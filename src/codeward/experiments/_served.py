@@ -13,7 +13,7 @@ from codeward.attacks import AttackGroup, poison_users, trigger_inputs
 from codeward.certificates import Threat
 from codeward.data import Samples
 from codeward.experiments._cells import draw_attack
-from codeward.experiments._federation import find_models
+from codeward.experiments._federated_run import find_models
 from codeward.experiments._runner import model_seed
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
 from codeward.experiments._unlearning import plan_remaining

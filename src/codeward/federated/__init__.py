@@ -6,14 +6,20 @@ imports Flower.
 
 from codeward.federated._aggregation import combine
 from codeward.federated._checking import Checked, Refusal, check_reply
-from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport
+from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport, derive_seed
 from codeward.federated._folder import FederationFolder
 from codeward.federated._local import train_model, train_update
 from codeward.federated._protocol import Arrays, Assignment, Parcel, Reply, Update, answer
 from codeward.federated._reference import train_federated
 from codeward.federated._samples import load_samples, save_samples
 from codeward.federated._settings import FederatedSettings
-from codeward.federated._simulation import CLIENT_APP, SERVER_APP, simulate_federation
+from codeward.federated._simulation import (
+    CLIENT_APP,
+    SERVER_APP,
+    SimulatedFederation,
+    simulate_federation,
+    simulate_federations,
+)
 
 __all__ = [
     "CLIENT_APP",
@@ -30,13 +36,16 @@ __all__ = [
     "Refusal",
     "Reply",
     "RoundReport",
+    "SimulatedFederation",
     "Update",
     "answer",
     "check_reply",
     "combine",
+    "derive_seed",
     "load_samples",
     "save_samples",
     "simulate_federation",
+    "simulate_federations",
     "train_federated",
     "train_model",
     "train_update",

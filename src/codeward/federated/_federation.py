@@ -12,7 +12,7 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.federated._aggregation import combine
+from codeward.federated._aggregation import RowCombiner
 from codeward.federated._checking import Refusal, check_reply, quote
 from codeward.federated._protocol import Arrays, Assignment, Reply
 from codeward.federated._settings import FederatedSettings
@@ -21,7 +21,7 @@ from codeward.training import TrainingSettings, build_network, fingerprint, plan
 _LOG = logging.getLogger("codeward.federated")
 
 #: Part of every key; raised when the same replies would give other weights.
-FORMAT = 1
+FORMAT = 2
 #: Refusals that the error of a federation that trained nothing shows.
 _EXPLAINED = 3
 
@@ -70,6 +70,8 @@ class RoundReport:
     refusals : tuple of Refusal
     untrained : tuple of int
         Sub-models for which nobody's reply counted; they keep their weights.
+    asked : tuple of int, optional
+        Users drawn for this round, where the settings have a ``sample``; None: all.
     """
 
     round: int
@@ -78,10 +80,12 @@ class RoundReport:
     silent: tuple[int, ...]
     refusals: tuple[Refusal, ...]
     untrained: tuple[int, ...] = ()
+    asked: tuple[int, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON for a record."""
-        return {
+        asked = {} if self.asked is None else {"asked": list(self.asked)}
+        return asked | {
             "round": self.round,
             "counted": {str(user): list(models) for user, models in self.counted.items()},
             "samples": {str(user): count for user, count in self.samples.items()},
@@ -89,6 +93,19 @@ class RoundReport:
             "refusals": [refusal.to_json() for refusal in self.refusals],
             "untrained": list(self.untrained),
         }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> "RoundReport":
+        """Read what `to_json` wrote; other keys are not looked at."""
+        return cls(
+            round=entry["round"],
+            counted={int(user): tuple(models) for user, models in entry["counted"].items()},
+            samples={int(user): count for user, count in entry["samples"].items()},
+            silent=tuple(entry["silent"]),
+            refusals=tuple(Refusal(**refusal) for refusal in entry["refusals"]),
+            untrained=tuple(entry.get("untrained", ())),
+            asked=tuple(entry["asked"]) if "asked" in entry else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -119,8 +136,8 @@ class Federation:
     """m models and the rounds that train them: assign, accept replies in any order, close.
 
     Guarantee (arbitrary threat model): the bytes of a model are a function of the plan and of what the users of its row
-    sent for it in replies that passed `check_reply`. A user outside the row cannot change them, whatever it sends, to
-    whomever it claims to belong, early, late or twice.
+    sent for it in replies that passed `check_reply`, whatever the order in which they came. A user outside the row
+    cannot change them, whatever it sends, to whomever it claims to belong, early, late or twice.
 
     Parameters
     ----------
@@ -152,10 +169,37 @@ class Federation:
             )
             for model in self._plans
         ]
+        #: Says whether rounds that another process finished belong to this plan.
+        self.identity = _chain("codeward-federation", "\n".join(self._histories))
         self._open: dict[int, Assignment] = {}
-        self._accepted: dict[int, tuple[int, Mapping[int, Arrays]]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rows = [RowCombiner(model, self.plan.settings) for model in self.models]
+        self._received: list[dict[int, str]] = [{} for _ in self.models]
+        self._counted: dict[int, tuple[int, ...]] = {}
+        self._weights: dict[int, int] = {}
         self._refusals: list[Refusal] = []
         self._answered: set[int] = set()
+
+    def resume(self, models: Sequence[Arrays], histories: Sequence[str], reports: Sequence[RoundReport]) -> None:
+        """Go on after the rounds of a process that ended; what it would have done next is done, byte for byte."""
+        if self._open or self.reports:
+            raise InputError("a federation resumes before its first round")
+        self.models, self._histories = [_freeze(dict(model)) for model in models], list(histories)
+        self.reports, self.round = list(reports), len(reports)
+
+    def draw_users(self, number: int) -> tuple[int, ...]:
+        """Return the users who are asked in a round: all, or ``settings.sample`` of those who share a column."""
+        code, size = self.plan.code, self.plan.settings.sample
+        if size is None:
+            return tuple(range(code.n_users))
+        columns: dict[bytes, list[int]] = {}
+        for user in range(code.n_users):
+            columns.setdefault(code.column(user).tobytes(), []).append(user)
+        rng = np.random.default_rng([self.plan.seed, number])
+        drawn = [rng.choice(users, min(size, len(users)), replace=False) for users in columns.values()]
+        return tuple(sorted(int(user) for users in drawn for user in users))
 
     def assign(self) -> dict[int, Assignment]:
         """Open the next round: return what each user is to be sent."""
@@ -164,9 +208,9 @@ class Federation:
         if self.round == self.plan.settings.rounds:
             raise InputError(f"all {self.round} rounds are done")
         self.round += 1
-        self._accepted, self._refusals, self._answered = {}, [], set()
+        self._begin()
         training = replace(self.plan.training, epochs=self.plan.settings.local_epochs)
-        for user in range(self.plan.code.n_users):
+        for user in self.draw_users(self.round):
             column = [int(model) for model in np.flatnonzero(self.plan.code.column(user))]
             self._open[user] = Assignment(
                 user=user,
@@ -190,7 +234,11 @@ class Federation:
         checked = check_reply(reply, self._open[user], self.plan.settings.sample_limit, self.plan.names)
         self._refuse(checked.refusals)
         if checked.models:
-            self._accepted[user] = (min(checked.samples, self.plan.settings.sample_cap), checked.models)
+            weight = min(checked.samples, self.plan.settings.sample_cap)
+            self._counted[user], self._weights[user] = tuple(checked.models), weight
+            for model, arrays in checked.models.items():
+                self._rows[model].add(user, arrays, weight)
+                self._received[model][user] = f"{user} {weight} {_digest(arrays)}"
 
     def fail(self, user: int, reason: str) -> None:
         """Note that a user's client reported an error instead of a reply."""
@@ -205,22 +253,20 @@ class Federation:
         InputError
             When nobody's reply counted: such a round trains nothing, and those after it would not either.
         """
-        if not self._accepted:
+        if not self._counted:
             raise InputError(f"round {self.round}: no reply of any user counted{self._explain(self._refusals)}")
-        weights = {user: samples for user, (samples, _) in self._accepted.items()}
-        trained = {model for _, arrays in self._accepted.values() for model in arrays}
-        for model in range(self.plan.code.n_models):
-            replies = {user: arrays[model] for user, (_, arrays) in sorted(self._accepted.items()) if model in arrays}
-            parts = [f"{user} {weights[user]} {_digest(arrays)}" for user, arrays in replies.items()]
+        for model, received in enumerate(self._received):
+            parts = [received[user] for user in sorted(received)]
             self._histories[model] = _chain(self._histories[model], json.dumps(parts))
-            self.models[model] = _freeze(combine(self.models[model], replies, weights, self.plan.settings))
+            self.models[model] = _freeze(self._rows[model].finish())
         report = RoundReport(
             round=self.round,
-            counted={user: tuple(arrays) for user, (_, arrays) in sorted(self._accepted.items())},
-            samples=dict(sorted(weights.items())),
+            counted=dict(sorted(self._counted.items())),
+            samples=dict(sorted(self._weights.items())),
             silent=tuple(user for user in self._open if user not in self._answered),
             refusals=tuple(sorted(self._refusals, key=lambda refusal: refusal.user)),
-            untrained=tuple(sorted(set(range(self.plan.code.n_models)) - trained)),
+            untrained=tuple(model for model, received in enumerate(self._received) if not received),
+            asked=None if self.plan.settings.sample is None else tuple(self._open),
         )
         if report.untrained:
             _LOG.warning("round %d: no reply counted for sub-model %s", self.round, _list(report.untrained))
@@ -228,8 +274,14 @@ class Federation:
             names = ", ".join(self.plan.names[user] for user in report.silent)
             _LOG.warning("round %d: no reply in time from user %s", self.round, names)
         self.reports.append(report)
-        self._open, self._accepted = {}, {}
+        self._open = {}
+        self._begin()
         return report
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Content address of each model as it is now (see `FederatedResult.keys`)."""
+        return tuple(self._histories)
 
     def result(self) -> FederatedResult:
         """Return the models as they are now.
@@ -247,7 +299,7 @@ class Federation:
                     f"sub-model {_list(sorted(never))} was trained by nobody in any of {self.round} rounds"
                     f"{self._explain(refusals)}"
                 )
-        return FederatedResult(tuple(self.models), tuple(self._histories), tuple(self.reports))
+        return FederatedResult(tuple(self.models), self.keys, tuple(self.reports))
 
     def _explain(self, refusals: Sequence[Refusal]) -> str:
         """Return the end of an error: the first refusals, or that nobody answered."""

@@ -34,6 +34,7 @@ def run_rounds(
     join_timeout: float = 120.0,
     quorum: int | None = None,
     poll: float = 0.2,
+    label: str = "",
 ) -> None:
     """Run all rounds of a federation.
 
@@ -54,6 +55,8 @@ def run_rounds(
         By default all users. With fewer after the wait, training starts with those who are there, if any.
     poll : float
         Seconds between looks for replies.
+    label : str
+        Of a simulation that runs several federations: which one, for the simulated clients.
     """
     everybody = federation.plan.code.n_users
     present = _await_nodes(grid, binding, everybody if quorum is None else quorum, join_timeout)
@@ -61,7 +64,7 @@ def run_rounds(
         raise InputError(f"no user's node connected within {join_timeout:g} s; nothing was trained")
     while federation.round < federation.plan.settings.rounds:
         assignments = federation.assign()
-        traffic = _exchange(grid, federation, assignments, _by_user(binding.bind(grid)), poll)
+        traffic = _exchange(grid, federation, assignments, _by_user(binding.bind(grid)), poll, label)
         watch(federation.close(), traffic)
 
 
@@ -89,6 +92,7 @@ def _exchange(
     assignments: Mapping[int, Assignment],
     nodes: Mapping[int, int],
     poll: float,
+    label: str,
 ) -> Traffic:
     """Send one round's assignments and take in the replies until all are there or time is up."""
     timeout = federation.plan.settings.timeout
@@ -97,7 +101,7 @@ def _exchange(
     # One call a message: Flower leaves out the ids of messages it could not store, so a list could not be told apart.
     for user, assignment in assignments.items():
         if user in nodes:
-            content = pack_assignment(assignment)
+            content = pack_assignment(assignment, label)
             traffic.sent += _weigh(content)
             message = Message(
                 content,

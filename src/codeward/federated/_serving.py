@@ -4,12 +4,13 @@ import logging
 import os
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from flwr.serverapp import Grid
 
 from codeward.federated._binding import NodeBinding
-from codeward.federated._federation import FederatedResult, Federation, RoundReport
-from codeward.federated._folder import open_folder
+from codeward.federated._federation import FederatedResult, RoundReport
+from codeward.federated._folder import FederationFolder
 from codeward.federated._rounds import Traffic, run_rounds
 
 _LOG = logging.getLogger("codeward.federated")
@@ -21,8 +22,12 @@ def run_federation(
     binding: NodeBinding,
     join_timeout: float = 120.0,
     quorum: int | None = None,
+    label: str = "",
 ) -> FederatedResult:
     """Train the federation whose plan is in a server's folder, and leave the result there.
+
+    Where a server was killed between two rounds, or within one, the next call goes on after the last finished round and
+    ends with the same bytes. A federation that has finished is trained anew.
 
     Parameters
     ----------
@@ -31,26 +36,29 @@ def run_federation(
         See `FederationFolder`; ``rounds.jsonl`` grows while it trains.
     binding : NodeBinding
         Who speaks for whom; a deployment hands in one that goes by registered keys.
-    join_timeout, quorum
+    join_timeout, quorum, label
         As for `run_rounds`.
     """
-    place = open_folder(folder)
-    place.clear()
-    federation = Federation(place.load_plan())
+    place = FederationFolder(Path(folder))
+    if place.finished:
+        place.clear()
+    federation = place.open_federation()
     total = federation.plan.settings.rounds
+    if federation.round:
+        _LOG.warning("goes on after round %d of %d", federation.round, total)
     begin = time.perf_counter()
 
     def watch(report: RoundReport, traffic: Traffic) -> None:
         nonlocal begin
         now = time.perf_counter()
-        place.add_round(report, {"seconds": round(now - begin, 3), **asdict(traffic)})
+        place.add_round(federation, {"seconds": round(now - begin, 3), **asdict(traffic)})
         begin = now
         _LOG.info(
             "round %d/%d: %d users counted, %d silent, %d refusals",
             report.round, total, len(report.counted), len(report.silent), len(report.refusals),
         )  # fmt: skip
 
-    run_rounds(grid, federation, binding, watch, join_timeout, quorum)
+    run_rounds(grid, federation, binding, watch, join_timeout, quorum, label=label)
     result = federation.result()
     place.save_result(result)
     return result

@@ -31,6 +31,9 @@ class FederatedSettings:
         A user weighs at most this many samples.
     sample_limit : int
         A reply that claims more samples is refused: nobody in this federation holds so many.
+    sample : int, optional
+        Users of each column who are asked in a round, drawn anew every round from the plan's seed; by default all.
+        Users share a column where they are grouped (see docs/federated.md).
     timeout : float
         Seconds a round waits for replies; what is late or missing does not count.
     """
@@ -42,11 +45,14 @@ class FederatedSettings:
     clip_norm: float | None = None
     sample_cap: int = 10_000
     sample_limit: int = 10_000_000
+    sample: int | None = None
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "local_epochs", "trim", "sample_cap", "sample_limit"):
+        for name in ("rounds", "local_epochs", "trim", "sample_cap", "sample_limit", "sample"):
             value = getattr(self, name)
+            if name == "sample" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"federated.{name}: expected a positive whole number, got {value!r}")
         if self.rule not in RULES:

@@ -11,11 +11,11 @@ import re
 import socket
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from codeward._cores import count_cores
 from codeward._errors import InputError
@@ -24,8 +24,10 @@ from codeward._progress import show_progress
 from codeward.data import Samples
 from codeward.federated._federation import FederatedResult, FederationPlan
 from codeward.federated._folder import FederationFolder
-from codeward.federated._processes import ProcessTree
 from codeward.federated._samples import save_samples
+
+if TYPE_CHECKING:
+    from codeward.federated._processes import ProcessTree
 
 _LOG = logging.getLogger("codeward.federated")
 
@@ -77,45 +79,88 @@ insecure = true
 """
 
 
+@dataclass(frozen=True)
+class SimulatedFederation:
+    """One federation of a simulation.
+
+    Attributes
+    ----------
+    label : str
+        Its folder in the working folder: ``server`` (see `FederationFolder`), ``data`` with one file a user, and
+        whatever else its clients read.
+    users : sequence of Samples
+        One a column of the plan's code.
+    plan : FederationPlan
+    """
+
+    label: str
+    users: Sequence[Samples]
+    plan: FederationPlan
+
+
 def simulate_federation(
     users: Sequence[Samples],
     plan: FederationPlan,
     folder: str | os.PathLike[str],
     client_app: str = CLIENT_APP,
-    config: Mapping[str, str] | None = None,
     cores: int | None = None,
     progress: bool = False,
 ) -> FederatedResult:
-    """Train a federation with one simulated Flower node a user; equal, bit for bit, to `train_federated`.
+    """Train one federation with one simulated Flower node a user; see `simulate_federations`."""
+    one = SimulatedFederation("federation", users, plan)
+    return simulate_federations([one], folder, client_app, cores, progress)[0]
 
-    Start-up takes about half a minute (SuperLink, ``flwr run``, Ray and a client process a core, each with torch).
+
+def simulate_federations(
+    federations: Sequence[SimulatedFederation],
+    folder: str | os.PathLike[str],
+    client_app: str = CLIENT_APP,
+    cores: int | None = None,
+    progress: bool = False,
+) -> list[FederatedResult]:
+    """Train federations one after the other on simulated Flower nodes, one a user.
+
+    Each is equal, bit for bit, to `train_federated`. Starting takes about half a minute (SuperLink, ``flwr run``, Ray
+    and a client process a core, each with torch), once for all of them. Rounds that an interrupted call finished in the
+    same folder are not trained again.
 
     Parameters
     ----------
-    users : sequence of Samples
-        One a column; written to one file each in the working folder, from which the simulated clients read.
-    plan : FederationPlan
+    federations : sequence of SimulatedFederation
     folder : path-like
-        Working folder: the Flower app, its home, logs, the users' data and the server's folder ``server``.
+        Working folder: the Flower app, its home, logs, and a folder for each federation.
     client_app : str
         Reference to the ClientApp; experiments put attackers in with one of their own.
-    config : mapping of str to str, optional
-        More run configuration, for that ClientApp.
     cores : int, optional
         Clients that train at a time; by default one a core that this process may use.
     progress : bool
         Show rounds on stderr.
     """
-    if len(users) != plan.code.n_users:
-        raise InputError(f"federation: {len(users)} users' data for a code with {plan.code.n_users} columns")
     work = Path(folder).resolve()
-    server = FederationFolder(work / "server")
-    server.save_plan(plan)
-    server.clear()
-    for user, samples in enumerate(users):
-        save_samples(work / "data" / f"user{user}.npz", samples)
+    waiting: dict[FederationFolder, FederationPlan] = {}
+    for one in federations:
+        if len(one.users) != one.plan.code.n_users:
+            raise InputError(
+                f"federation: {len(one.users)} users' data for a code with {one.plan.code.n_users} columns"
+            )
+        server = FederationFolder(work / one.label / "server")
+        server.save_plan(one.plan)
+        if not server.finished:
+            waiting[server] = one.plan
+            for user, samples in enumerate(one.users):
+                save_samples(work / one.label / "data" / f"user{user}.npz", samples)
+    if waiting:
+        _simulate(waiting, work, client_app, cores, progress)
+    return [FederationFolder(work / one.label / "server").load_result() for one in federations]
+
+
+def _simulate(
+    waiting: Mapping[FederationFolder, FederationPlan], work: Path, client_app: str, cores: int | None, progress: bool
+) -> None:
+    from codeward.federated._processes import ProcessTree
+
     port = _free_port()
-    values = {"federation": str(server.path), "data-folder": str(work / "data")} | dict(config or {})
+    values = {"simulation": str(work), "federations": ",".join(server.path.parent.name for server in waiting)}
     # JSON strings are TOML strings.
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
     app = _APP.format(server=json.dumps(SERVER_APP), client=json.dumps(client_app), config=lines)
@@ -129,51 +174,51 @@ def simulate_federation(
                "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]  # fmt: skip
     link = ProcessTree(command, environment, work, work / "superlink.log")
     try:
-        _await_health(link, port, work)
-        _run_app(server, plan, environment, work, cores, progress, link)
+        _await_port(link, port, work)
+        _run_app(waiting, environment, work, cores, progress, link)
     finally:
         link.end()
-    return server.load_result()
 
 
 def _run_app(
-    server: FederationFolder,
-    plan: FederationPlan,
+    waiting: Mapping[FederationFolder, FederationPlan],
     environment: Mapping[str, str],
     work: Path,
     cores: int | None,
     progress: bool,
-    link: ProcessTree,
+    link: "ProcessTree",
 ) -> None:
     """Submit the app and follow its rounds until it ends."""
-    slots = cores or count_cores()
+    from codeward.federated._processes import ProcessTree
+
     resources = {
-        "num-supernodes": plan.code.n_users,
+        "num-supernodes": max(plan.code.n_users for plan in waiting.values()),
         "client-resources-num-cpus": 1,
         "client-resources-num-gpus": 0.0,
-        "init-args-num-cpus": slots,
+        "init-args-num-cpus": cores or count_cores(),
         "init-args-log-to-driver": "false",
     }
     text = " ".join(f"{key}={value}" for key, value in resources.items())
     command = ["flwr", "run", str(work / "app"), "simulation", "--stream", "--federation-config", text]
     run = ProcessTree(command, environment, work, work / "run.log")
-    seen = 0
-    with show_progress("federated", plan.settings.rounds, quiet=not progress) as bar:
+    seen = dict.fromkeys(waiting, 0)
+    with show_progress("federated", sum(plan.settings.rounds for plan in waiting.values()), quiet=not progress) as bar:
         try:
             while True:
                 ended = not run.running
-                for report in server.read_rounds()[seen:]:
-                    seen += 1
-                    link.note()
-                    counted = f"{len(report['counted'])} of {plan.code.n_users} users counted"
-                    bar.advance(1, f"rounds, {counted}, {len(report['refusals'])} refusals")
-                    _repeat_refusals(report, plan)
+                for server, plan in waiting.items():
+                    for report in server.read_rounds()[seen[server] :]:
+                        seen[server] += 1
+                        link.note()
+                        counted = f"{len(report['counted'])} of {plan.code.n_users} users counted"
+                        bar.advance(1, f"rounds, {counted}, {len(report['refusals'])} refusals")
+                        _repeat_refusals(report, plan)
                 if ended:
                     break
                 time.sleep(0.2)
         finally:
             run.end()
-    if not (server.path / "result.json").exists():
+    if not all(server.finished for server in waiting):
         reason = _last_line(work / "run.log")
         _, own, message = reason.partition(f"{InputError.__module__}.{InputError.__name__}: ")
         if own:
@@ -189,11 +234,10 @@ def _repeat_refusals(report: dict[str, Any], plan: FederationPlan) -> None:
         _LOG.warning("round %d: refused from user %s%s: %s", report["round"], name, where, refusal["reason"])
 
 
-def _await_health(link: ProcessTree, port: int, work: Path, patience: float = 60.0) -> None:
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def _await_port(link: "ProcessTree", port: int, work: Path, patience: float = 60.0) -> None:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and link.running:
-        with suppress(OSError), direct.open(f"http://127.0.0.1:{port}/health", timeout=2):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
             return
         time.sleep(0.1)
     raise RuntimeError(f"the SuperLink did not start: {_last_line(work / 'superlink.log')}; see {work}/superlink.log")

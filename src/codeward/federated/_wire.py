@@ -13,11 +13,11 @@ from codeward._errors import InputError
 from codeward.federated._protocol import Arrays, Assignment, Parcel, Reply
 from codeward.training import TrainingSettings
 
-_ASSIGNMENT, _REPLY, _MODEL = "assignment", "reply", "model-"
+_ASSIGNMENT, _SIMULATION, _REPLY, _MODEL = "assignment", "simulation", "reply", "model-"
 
 
-def pack_assignment(assignment: Assignment) -> RecordDict:
-    """Turn an assignment into the content of a message."""
+def pack_assignment(assignment: Assignment, label: str = "") -> RecordDict:
+    """Turn an assignment into the content of a message; a simulation of several federations labels it with one."""
     content = RecordDict()
     content[_ASSIGNMENT] = ConfigRecord(
         {
@@ -30,9 +30,17 @@ def pack_assignment(assignment: Assignment) -> RecordDict:
             "seeds": json.dumps({str(model): seed for model, seed in assignment.seeds.items()}),
         }
     )
+    if label:
+        content[_SIMULATION] = ConfigRecord({"label": label})
     for model, arrays in assignment.models.items():
         content[f"{_MODEL}{model}"] = _pack_arrays(arrays)
     return content
+
+
+def read_label(content: RecordDict) -> str:
+    """Return which of a simulation's federations an assignment belongs to; empty outside simulations."""
+    record = content.config_records.get(_SIMULATION)
+    return "" if record is None else str(record["label"])
 
 
 def unpack_assignment(content: RecordDict) -> Assignment:

@@ -1,7 +1,7 @@
 """The Flower ClientApp: ``codeward.federated.client_app:app``.
 
 A client's data are a file on its own machine (see `codeward.federated.save_samples`), named by the node's own
-configuration (``data``). In a simulation the run configuration names a folder with one file a user.
+configuration (``data``). In a simulation the run configuration names a folder, and the message which federation of it.
 """
 
 from functools import lru_cache
@@ -15,9 +15,9 @@ from codeward.data import Samples
 from codeward.federated._local import train_update
 from codeward.federated._protocol import Update
 from codeward.federated._samples import load_samples
-from codeward.federated._wire import pack_reply, unpack_assignment
+from codeward.federated._wire import pack_reply, read_label, unpack_assignment
 
-__all__ = ["answer_message", "app"]
+__all__ = ["answer_message", "app", "read_label"]
 
 app = ClientApp()
 
@@ -25,22 +25,22 @@ app = ClientApp()
 _open_file = lru_cache(maxsize=16)(load_samples)
 
 
-def find_samples(context: Context, user: int) -> Samples:
+def find_samples(context: Context, user: int, label: str = "") -> Samples:
     """Open the data this node trains on."""
     own = context.node_config.get("data")
     if isinstance(own, str):
         return _open_file(Path(own).expanduser())
-    folder = context.run_config.get("data-folder")
+    folder = context.run_config.get("simulation")
     # Only a simulated node may take data that the server's side names.
     if isinstance(folder, str) and "partition-id" in context.node_config:
-        return _open_file(Path(folder) / f"user{user}.npz")
+        return _open_file(Path(folder) / label / "data" / f"user{user}.npz")
     raise InputError("no data: start the SuperNode with --node-config 'data=\"FILE.npz\"' (arrays images and labels)")
 
 
 def answer_message(message: Message, context: Context, update: Update = train_update) -> Message:
     """Do what an assignment asks and return the reply; another ``update`` makes another client of it."""
     assignment = unpack_assignment(message.content)
-    reply = update(assignment, find_samples(context, assignment.user))
+    reply = update(assignment, find_samples(context, assignment.user, read_label(message.content)))
     if reply is None:
         raise InputError("this client does not answer")
     return Message(pack_reply(reply), reply_to=message)

@@ -19,6 +19,7 @@ class FederatedSection(Section):
     clip_norm: float | None = Field(default=None, gt=0, description="Longest update of a model that counts in full.")
     sample_cap: int = Field(default=10_000, ge=1, description="A user weighs at most this many samples.")
     sample_limit: int = Field(default=10_000_000, ge=1, description="A reply that claims more is refused.")
+    sample: int | None = Field(default=None, ge=1, description="Users of each column who are asked in a round.")
     timeout: float = Field(default=600.0, gt=0, description="Seconds a round waits for replies.")
     behaviour: Literal["poison", "replacement", "split-targets"] = Field(
         default="poison",

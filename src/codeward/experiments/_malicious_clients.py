@@ -1,16 +1,21 @@
 """Attackers in a federation: users that follow the protocol and lie in what they send."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from codeward._files import write_text_atomic
 from codeward.attacks import AttackGroup, poison
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.federated import Arrays, Assignment, Reply, answer, load_samples, save_samples, train_model
 from codeward.runs import FederatedSection
+
+#: Simulated attackers live in a ClientApp of their own, not in the honest one.
+ATTACKER_APP = "codeward.experiments.attacker_client_app:app"
 
 
 @dataclass(frozen=True)
@@ -110,10 +115,6 @@ def make_attackers(
 
 def save_attackers(folder: Path, updates: Mapping[int, MaliciousUpdate]) -> None:
     """Write what simulated attackers need: a file of samples and a scale for each of their models."""
-    import json
-
-    from codeward._files import write_text_atomic
-
     listed: dict[str, object] = {}
     for user, update in updates.items():
         for model, samples in update.samples.items():
@@ -128,8 +129,6 @@ def save_attackers(folder: Path, updates: Mapping[int, MaliciousUpdate]) -> None
 
 def load_attacker(folder: Path, user: int) -> MaliciousUpdate | None:
     """Read what `save_attackers` wrote for one user; None for an honest one."""
-    import json
-
     entry = json.loads((folder / "attackers.json").read_text(encoding="utf-8")).get(str(user))
     if entry is None:
         return None

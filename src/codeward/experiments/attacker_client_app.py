@@ -1,4 +1,4 @@
-"""The ClientApp of a simulation with attackers: ``codeward.experiments._federated_client:app``."""
+"""The ClientApp of a simulation with attackers: ``codeward.experiments.attacker_client_app:app``."""
 
 from pathlib import Path
 
@@ -6,10 +6,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from codeward.data import Samples
-from codeward.experiments._federated_attacks import load_attacker
-from codeward.federated._local import train_update
-from codeward.federated._protocol import Assignment, Reply
-from codeward.federated.client_app import answer_message
+from codeward.experiments._malicious_clients import load_attacker
+from codeward.federated import Assignment, Reply, train_update
+from codeward.federated.client_app import answer_message, read_label
 
 app = ClientApp()
 
@@ -17,7 +16,7 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Answer as the user the assignment names would: an attacker as one, the others honestly."""
-    folder = Path(str(context.run_config["attack-folder"]))
+    folder = Path(str(context.run_config["simulation"])) / read_label(message.content) / "attack"
 
     def update(assignment: Assignment, samples: Samples) -> Reply:
         attacker = load_attacker(folder, assignment.user)

@@ -1,6 +1,7 @@
-"""``codeward federate init``: write all that a consortium needs, one folder for each party."""
+"""``codeward federate init``, ``gate`` and ``users``: a consortium, its door, and who speaks for which column."""
 
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,3 +181,96 @@ def _read_public_keys(given: list[str]) -> dict[str, str]:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"--public-key {entry}: the file cannot be read") from error
     return keys
+
+
+def gate(
+    server: Path = typer.Argument(..., help="The server's folder, as `codeward federate init` writes it."),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on: that of the interface users reach."),
+    port: int = typer.Option(9092, "--port", min=1, max=65535, help="Port to listen on."),
+    superlink: str = typer.Option("127.0.0.1:9093", "--superlink", help="HOST:PORT of the SuperLink behind the gate."),
+    max_megabytes: int = typer.Option(32, "--max-megabytes", min=1, help="Largest request."),
+    budget_megabytes: int = typer.Option(
+        2048, "--budget-megabytes", min=1, help="What one user may send in ten minutes, all requests together."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object when the gate listens."),
+) -> None:
+    """Pass node traffic on to the SuperLink: only what a key of users.json signed, and only the interface for nodes.
+
+    A SuperLink's Control interface asks for no password; it must stay on loopback, behind this gate. users.json is read
+    again when it changes, so that a removed user is out at once. Runs until it is told to end.
+
+    Example: codeward federate gate consortium/server --host 0.0.0.0
+    """
+    from codeward.federated.consortium import Gate, GateSettings, Roster, run_gate
+    from codeward.federated.consortium import _layout as layout
+
+    name, separator, number = superlink.rpartition(":")
+    if not separator or not name or not number.isdigit():
+        raise InputError(f"--superlink {superlink}: expected HOST:PORT")
+    files = [server / file for file in (layout.SERVER_CERTIFICATE, layout.SERVER_KEY, layout.AUTHORITY_FILE)]
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"{file} is missing: give the server's folder, as `codeward federate init` writes it")
+    certificate, key, authority = files
+    roster = Roster.load(server / layout.ROSTER_FILE)
+    settings = GateSettings(max_megabytes * 2**20, budget_megabytes * 2**20)
+    logging.basicConfig(format="%(asctime)s %(message)s")
+
+    def announce() -> None:
+        if as_json:
+            print(
+                json.dumps({"host": host, "port": port, "superlink": superlink, "users": len(roster.members)}),
+                flush=True,
+            )
+        else:
+            print(f"gate at {host}:{port} for {len(roster.members)} users, to the SuperLink at {superlink}", flush=True)
+
+    run_gate(Gate(server / layout.ROSTER_FILE, superlink, authority, settings), host, port, certificate, key, announce)
+
+
+def users(
+    server: Path = typer.Argument(..., help="The server's folder, as `codeward federate init` writes it."),
+    replace: str = typer.Option(None, "--replace", metavar="NAME=FILE.pub", help="Give a user a new key."),
+    remove: str = typer.Option(None, "--remove", metavar="NAME", help="Let nobody speak for a user's column any more."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """List the users of a consortium with the keys that speak for them, replace a key or remove a user.
+
+    The gate refuses an old or removed key from the next request on, and a run that starts later does not know it. What
+    a removed user taught the models before stays in them; only training again without it takes that away.
+
+    Example: codeward federate users consortium/server --replace bob=bob-new.pub
+    """
+    from codeward.federated.consortium import Roster
+    from codeward.federated.consortium import _layout as layout
+    from codeward.federated.consortium._commands import list_nodes, register_user, unregister_node
+
+    if replace and remove:
+        raise InputError("--replace and --remove: one at a time")
+    file = server / layout.ROSTER_FILE
+    roster, steps = Roster.load(file), []
+    if replace:
+        name, _, key_file = replace.partition("=")
+        try:
+            roster = roster.replace_key(name, Path(key_file).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--replace {replace}: expected NAME=FILE, the file a public key") from error
+        steps = [list_nodes(), unregister_node(), register_user(name)]
+    elif remove:
+        roster = roster.remove(remove)
+        steps = [list_nodes(), unregister_node()]
+    if steps:
+        roster.save(file)
+        roster.save_keys(server / layout.PUBLIC_KEYS)
+    if as_json:
+        entries = [
+            {"user": member.user, "name": member.name, "fingerprint": member.fingerprint} for member in roster.members
+        ]
+        print(json.dumps({"users": entries, "n_users": roster.n_users, "next": steps}))
+        return
+    for member in roster.members:
+        print(f"column {member.user}  {member.name}  {member.fingerprint}")
+    if steps:
+        print("next, in the server's folder after `. ./environment.sh` (the SuperLink keeps its own list):")
+        for step in steps:
+            print(f"  {step}")

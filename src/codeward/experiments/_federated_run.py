@@ -1,0 +1,288 @@
+"""Federated runs: every cell trained by a federation, then counted as any other, into the same kind of folder.
+
+`run_federated` simulates one; `collect_federation` makes the folder from the models of a consortium, with votes on data
+the server holds.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from codeward._errors import InputError
+from codeward._files import write_text_atomic
+from codeward.attacks import poison_users
+from codeward.experiments._cells import ask_cell, count_votes, draw_attack
+from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
+from codeward.experiments._measure import measure_consensus
+from codeward.experiments._runner import model_seed
+from codeward.experiments._setting import Draw, Setting, deal_data, load_pair, prepare_setting
+from codeward.federated import (
+    FederatedResult,
+    FederatedSettings,
+    FederationFolder,
+    FederationPlan,
+    SimulatedFederation,
+    simulate_federations,
+    train_federated,
+    train_update,
+)
+from codeward.runs import (
+    AttackSection,
+    Cell,
+    CodeSection,
+    FederatedConfig,
+    FederatedSection,
+    RunFolder,
+    TrainingSection,
+    load_record,
+)
+from codeward.training import Ensemble, ModelStore, TrainingSettings
+
+Engine = Literal["flower", "reference"]
+
+#: How many epochs a user trains and in which number format is the federation's own business, not the recipe's; how
+#: pixels are scaled is the plan's, whatever the mean of these data.
+_NOT_COMPARED = ("epochs", "precision", "mean", "std")
+
+
+def run_federated(
+    config: FederatedConfig, folder: str | os.PathLike[str], engine: Engine = "flower", progress: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Run every cell of a federated configuration, yielding its record; cells whose record is there are not run.
+
+    Threat model: arbitrary. An attacker sends what it likes for each sub-model of its column, so that guarantees that
+    assume one target in all hit models (deterministic) do not apply; see docs/federated.md. Interrupted at any moment,
+    the same call goes on after the last round that was finished.
+
+    Parameters
+    ----------
+    config : FederatedConfig
+    folder : path-like
+        The run folder, of the same kind as `run_experiment` makes; while cells train, with ``training`` inside.
+    engine : {"flower", "reference"}
+        Both give the same bytes; ``flower`` goes through Flower's simulation runtime, one node a user.
+    progress : bool
+        Show rounds on stderr.
+    """
+    place = RunFolder(Path(folder))
+    pair = load_pair(config)
+    deal_data(config, 0, pair)
+    code = place.open(config)
+    store = ModelStore(place.store)
+    for repeat in range(config.repeats):
+        setting = prepare_setting(config, repeat, pair, code)
+        missing = [size for size in config.attack.attackers if not place.record(repeat, size).exists()]
+        begin = time.perf_counter()
+        trained = train_cells(setting, missing, place, engine, progress) if missing else {}
+        seconds = round((time.perf_counter() - begin) / max(1, len(trained)), 3)
+        for n_attackers in config.attack.attackers:
+            if n_attackers in trained:
+                result, measured = trained[n_attackers]
+                about = {"engine": engine, "seconds": seconds, "measured": measured}
+                finish_cell(setting, n_attackers, result, place, store, about)
+            yield load_record(place.record(repeat, n_attackers))
+        shutil.rmtree(_work_folder(place, repeat), ignore_errors=True)
+
+
+def _work_folder(place: RunFolder, repeat: int) -> Path:
+    return place.path / "training" / f"repeat{repeat}"
+
+
+def plan_cell(setting: Setting) -> FederationPlan:
+    """Return the plan of a repeat's federation; who attacks is no part of it."""
+    config = setting.config
+    assert isinstance(config, FederatedConfig)
+    channels, height, width = (int(size) for size in setting.evaluation.images.shape[1:])
+    return FederationPlan(
+        code=setting.code,
+        training=setting.training,
+        settings=FederatedSettings(**config.federated.server_settings()),
+        shape=(channels, height, width),
+        seed=model_seed(setting),
+    )
+
+
+def train_cells(
+    setting: Setting, sizes: Sequence[int], place: RunFolder, engine: Engine, progress: bool = False
+) -> dict[int, tuple[FederatedResult, list[dict[str, Any]]]]:
+    """Train the federations of one repeat, one for each number of attackers.
+
+    Returns each result and, with Flower, the seconds and the bytes of weights (sent, received) of every round. Flower,
+    Ray and the client processes are started once for all of them.
+    """
+    config, plan, work = setting.config, plan_cell(setting), _work_folder(place, setting.repeat)
+    assert isinstance(config, FederatedConfig)
+    # A GPU only where one process plays all users, and only when asked: its bytes are not those of the users' CPUs.
+    device = "cuda" if config.training.device == "cuda" else "cpu"
+    if engine == "flower" and device == "cuda":
+        raise InputError("training.device: simulated Flower clients train on the CPU; use --engine reference for a GPU")
+    seed = [config.seed, setting.repeat, int(Draw.POISON)]
+    federations, results = [], []
+    for size in sizes:
+        label, groups = f"attackers{size}", draw_attack(setting, size)
+        users = poison_users(setting.users, groups, seed)
+        updates = make_attackers(config.federated, groups, setting.code, setting.users, setting.n_classes, seed, device)
+        federations.append(SimulatedFederation(label, users, plan))
+        if engine == "reference":
+            kept = FederationFolder(work / label / "server")
+            honest = partial(train_update, device=device)
+            results.append(train_federated(users, plan, updates, progress, honest, kept))
+        else:
+            save_attackers(work / label / "attack", updates)
+    if engine == "flower":
+        try:
+            results = simulate_federations(federations, work, ATTACKER_APP, progress=progress)
+        finally:
+            # A copy of every user's data has no place in a run folder; rounds and logs stay where it failed.
+            for one in federations:
+                for name in ("data", "attack"):
+                    shutil.rmtree(work / one.label / name, ignore_errors=True)
+    found = {}
+    for size, one, result in zip(sizes, federations, results, strict=True):
+        lines = FederationFolder(work / one.label / "server").read_rounds() if engine == "flower" else []
+        found[size] = (result, [{name: line[name] for name in ("seconds", "sent", "received")} for line in lines])
+    return found
+
+
+def finish_cell(
+    setting: Setting,
+    n_attackers: int,
+    result: FederatedResult,
+    place: RunFolder,
+    store: ModelStore,
+    about: dict[str, Any],
+) -> None:
+    """Put the models of a federation into the store, ask them, and write vote files and (last) the record.
+
+    Parameters
+    ----------
+    about : dict
+        More for the record's ``federated`` part, such as the engine.
+    """
+    config, begin = setting.config, time.perf_counter()
+    assert isinstance(config, FederatedConfig)
+    for key, arrays in zip(result.keys, result.models, strict=True):
+        weights = {name: torch.tensor(array) for name, array in arrays.items()}
+        store.save_weights(key, weights, {"federated": config.federated.model_dump(mode="json")})
+    ensemble = _gather(setting, result.keys, store, len(set(result.keys)))
+    columns = {user: user for user in range(config.users)}
+    targets = None
+    if config.federated.behaviour == "split-targets":
+        groups = draw_attack(setting, n_attackers)
+        targets = [choose_targets(group, setting.code.n_models, setting.n_classes) for group in groups]
+    ask_cell(setting, n_attackers, ensemble, place, setting.code, columns, targets=targets)
+    cell = Cell(place, setting.repeat, n_attackers)
+    counted = count_votes(cell)
+    counted["figures"]["consensus"] = measure_consensus(cell, config.decoder.max_attackers)
+    federated = {
+        "threat": "arbitrary",
+        "keys": list(result.keys),
+        "rounds": [report.to_json() for report in result.rounds],
+        **about,
+    }
+    seconds = round(time.perf_counter() - begin, 3)
+    cell.save_record(config, {**counted, "federated": federated, "seconds": seconds})
+
+
+def find_models(setting: Setting, n_attackers: int, place: RunFolder) -> Ensemble:
+    """Find the models of a federated cell in the run's store; its record names their keys.
+
+    Nothing else could: a key is the hash of every update that counted, and those are gone.
+    """
+    record = load_record(place.record(setting.repeat, n_attackers))
+    keys = tuple(record["federated"]["keys"])
+    # The recipe of the record: a deployed federation may have trained by another than the data set's.
+    setting = replace(setting, training=TrainingSettings(**record["training"]))
+    store = ModelStore(place.store)
+    if not all(store.holds(key) for key in keys):
+        raise InputError(
+            f"{place.path}: the store lacks sub-models of repeat {setting.repeat} (moved or damaged); delete "
+            f"the record, and codeward federate simulate {place.path / 'config.yaml'} -o {place.path} trains them again"
+        )
+    return _gather(setting, keys, store, 0)
+
+
+def _gather(setting: Setting, keys: tuple[str, ...], store: ModelStore, trained: int) -> Ensemble:
+    distinct, shape = len(set(keys)), plan_cell(setting).shape
+    cpu = torch.device("cpu")
+    return Ensemble(keys, trained, distinct - trained, setting.training, shape, cpu, "float32", {}, store)
+
+
+def collect_federation(
+    server: str | os.PathLike[str],
+    dataset: str,
+    folder: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Make a run folder from a finished federation, so that decode, certify, report and serve work on it.
+
+    The models are asked about the test part of a data set that the server holds; no user's data are needed, and nothing
+    is said about who attacked: the record is that of zero known attackers.
+
+    Parameters
+    ----------
+    server : path-like
+        Folder with the plan and the result (``server/federation`` of a consortium).
+    dataset : str
+        A data set of the catalogue or an .npz; half of its test part estimates confusion matrices, half is counted.
+    folder : path-like
+        The run folder to make.
+    data_dir : path-like, optional
+        Where data sets are.
+
+    Returns
+    -------
+    dict
+        The record.
+    """
+    source, place = FederationFolder(Path(server)), RunFolder(Path(folder))
+    plan, result = source.load_plan(), source.load_result()
+    if place.path.exists():
+        raise InputError(f"{place.path} exists; choose another folder with -o")
+    if len(result.models) != plan.code.n_models:
+        raise InputError(f"{source.path}: {len(result.models)} models for a code of {plan.code.n_models} rows")
+    config = _describe(plan, dataset, data_dir)
+    setting = prepare_setting(config, 0, load_pair(config), plan.code)
+    _compare(setting, plan, dataset)
+    setting = replace(setting, training=plan.training)
+
+    write_text_atomic(place.path / "config.yaml", config.to_yaml())
+    plan.code.save(place.path / "code.json")
+    seconds = round(sum(line["seconds"] for line in source.read_rounds()), 3)
+    about = {"engine": "consortium", "seconds": seconds}
+    finish_cell(setting, 0, result, place, ModelStore(place.path / "store"), about)
+    return load_record(place.record(0, 0))
+
+
+def _describe(plan: FederationPlan, dataset: str, data_dir: str | os.PathLike[str] | None) -> FederatedConfig:
+    """Return the configuration of a federated run that would have had this plan."""
+    names = ("architecture", "batch_size", "learning_rate", "weight_decay", "augmentation")
+    return FederatedConfig(
+        dataset=dataset,
+        data_dir=None if data_dir is None else Path(data_dir),
+        users=plan.code.n_users,
+        # The run folder keeps its own copy and reads that.
+        code=CodeSection(file=Path("code.json")),
+        attack=AttackSection(attackers=(0,)),
+        training=TrainingSection(**{name: getattr(plan.training, name) for name in names}),
+        seed=plan.seed,
+        federated=FederatedSection(**plan.settings.to_json()),
+    )
+
+
+def _compare(setting: Setting, plan: FederationPlan, dataset: str) -> None:
+    """Refuse data that the models were not made for: they would answer, and mean nothing."""
+    shape = tuple(int(size) for size in setting.evaluation.images.shape[1:])
+    if shape != plan.shape:
+        raise InputError(f"{dataset}: images {shape}, but the models take {plan.shape}")
+    here, there = asdict(setting.training), asdict(plan.training)
+    for name in here:
+        if name not in _NOT_COMPARED and here[name] != there[name]:
+            raise InputError(f"{dataset}: {name} is {here[name]}, but the models were trained with {there[name]}")
