@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from codeward._errors import InputError
-from codeward.certificates import certify_agreement
-from codeward.certificates._agreement import is_affordable
+from codeward.certificates import certify_agreement, is_agreement_affordable
 from codeward.codes import Code, inspect, named_code
 from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 
@@ -81,5 +80,5 @@ def test_a_decoder_that_is_wrong_without_an_attack_keeps_nothing():
 def test_one_class_is_refused_and_many_users_are_not_affordable():
     with pytest.raises(InputError, match="n_classes must be at least 2"):
         certify_agreement(named_code("d"), PluralityDecoder(), 1)
-    assert is_affordable(named_code("h16"), 10, 3)
-    assert not is_affordable(Code(np.eye(100, dtype=int)), 10, 3)
+    assert is_agreement_affordable(named_code("h16"), 10, 3)
+    assert not is_agreement_affordable(Code(np.eye(100, dtype=int)), 10, 3)

@@ -1,6 +1,6 @@
 """Certificates: what no attack by k users can change, per threat model. Never imports torch."""
 
-from codeward.certificates._agreement import Agreement, certify_agreement
+from codeward.certificates._agreement import Agreement, certify_agreement, is_agreement_affordable
 from codeward.certificates._certificates import (
     Certificates,
     CertifiedCurve,
@@ -28,6 +28,7 @@ __all__ = [
     "certify_collective",
     "certify_dpa",
     "certify_finite_aggregation",
+    "is_agreement_affordable",
     "join_certificates",
     "plot_certified_accuracy",
 ]

@@ -10,7 +10,7 @@ from codeward.certificates._certificates import Threat, Witness
 from codeward.certificates._pointwise import Predictor, certify
 from codeward.codes import Code, count_attacker_sets
 
-#: Attacks up to which `is_affordable` says yes: some seconds of Bayes decoding.
+#: Attacks up to which `is_agreement_affordable` says yes: some seconds of Bayes decoding.
 AFFORDABLE = 100_000
 
 
@@ -28,6 +28,10 @@ class Agreement:
         The true label of an attack by one user more that is not undone; None where none was found.
     witness : Witness or None
         That attack. None beside a label: the decoder is wrong there without any attack.
+
+    Examples
+    --------
+    See `certify_agreement`.
     """
 
     n_attackers: int
@@ -36,8 +40,15 @@ class Agreement:
     witness: Witness | None
 
 
-def is_affordable(code: Code, n_classes: int, max_attackers: int) -> bool:
-    """Say whether the attacks (attacker sets, labels, targets) that `certify_agreement` decodes are few."""
+def is_agreement_affordable(code: Code, n_classes: int, max_attackers: int) -> bool:
+    """Say whether the attacks (attacker sets, labels, targets) that `certify_agreement` decodes are few.
+
+    Examples
+    --------
+    >>> from codeward import Code
+    >>> is_agreement_affordable(Code([[1, 0], [0, 1]]), n_classes=10, max_attackers=2)
+    True
+    """
     return count_attacker_sets(code.n_users, max_attackers) * n_classes * (n_classes - 1) <= AFFORDABLE
 
 
@@ -52,15 +63,14 @@ def certify_agreement(
 ) -> Agreement:
     r"""Find the most attackers that a decoder undoes on inputs whose clean models all say the true label.
 
-    A code *corrects* k attackers when some decoder can tell the label from such votes (paper, "Backdoor Correction";
-    `codeward.codes.inspect`). That does not mean that a given one does: `BayesDecoder` weighs an attack against errors
-    of models by its prior and its confusion matrices, and where k attackers leave few models alone it may take the
-    honest ones for wrong. This is the least certified radius of the c inputs on which all m models agree,
+    A code *corrects* k attackers when some decoder can tell the label from such votes (`codeward.codes.inspect`). That
+    does not mean that a given one does: `BayesDecoder` weighs an attack against errors of models by its prior and its
+    confusion matrices, and where k attackers leave few models alone it may take the honest ones for wrong. This is the
+    least certified radius of the c inputs on which all m models agree (Proposition 23 of docs/theory.md),
 
     .. math:: \min_l \mathrm{radius}(l, l, \ldots, l),
 
-    exact under *deterministic*: every attacker set, every label and every target. Nothing is said of inputs on which a
-    model errs; `certify` is for those.
+    exact under *deterministic*. Nothing is said of inputs on which a model errs; `certify` is for those.
 
     Parameters
     ----------
@@ -75,6 +85,12 @@ def certify_agreement(
         Search no further; by default as `certify` does.
     progress : Progress, optional
         Advanced by 1 in total.
+
+    Examples
+    --------
+    >>> from codeward import Code, PluralityDecoder
+    >>> certify_agreement(Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), PluralityDecoder(), n_classes=2)
+    Agreement(n_attackers=1, searched=3, label=0, witness=Witness(attackers=(0, 1), target=1))
     """
     if n_classes < 2:
         raise InputError(f"n_classes must be at least 2, got {n_classes}")

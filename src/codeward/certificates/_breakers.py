@@ -1,30 +1,8 @@
 r"""Which attacker sets change which outputs: one test per decoder, on distinct vote vectors and hit patterns.
 
-**Single targets suffice.** Let an attack with hit pattern s replace the votes y of the hit models, and write
-:math:`y^{s \to t}` for the votes after all of them say t. For the plurality and the consensus decoder an *arbitrary*
-attack with pattern s changes the output l iff some single-target one does, so both threat models have the same radius:
-
-* plurality: the output changes iff some :math:`t \ne l` overtakes l. Among all votes that agree with y outside s,
-  :math:`y^{s \to t}` gives t the most votes and (as :math:`t \ne l`) l the fewest, so if any lets t overtake l it does.
-* consensus (label l is *explained* when the models that dissent from l, :math:`D_l(y) = \{i : y_i \ne l\}`, can be
-  covered up to e of them by K users; the verdict is the only explained label): a label stays explained when its dissent
-  shrinks. If after some attack l is no longer explained, neither is it at :math:`y^{s \to t}` for any :math:`t \ne l`,
-  where :math:`D_l = D_l(y) \cup s` is largest. If after some attack another t is explained, so is it at
-  :math:`y^{s \to t}`, where :math:`D_t = D_t(y) \setminus s` is smallest. In both cases the verdict there is not l.
-
-**The number of classes does not matter to them**, as long as there are two, so neither needs to know it. Let u be a
-label without votes, and t one with votes, both other than l.
-
-* plurality: :math:`y^{s \to u}` lets u overtake l iff :math:`\sum_{i \in s} (1 + [y_i = l]) \ge N_l + [u > l]`. With
-  :math:`u > l` the same s lets t overtake l too, since :math:`|s \cap \{i : y_i = t\}| \le N_t`. So such a u matters
-  only where l has all the votes. Those with :math:`u < l` win ties; among them (or all, where l has all the votes) the
-  smallest does at least as well as any other, for it has as many votes and comes first.
-* consensus: if u is explained at :math:`y^{s \to u}`, where its dissent is the complement of s, then t is explained at
-  :math:`y^{s \to t}`, where its dissent is smaller; if l is not explained at :math:`y^{s \to u}`, neither is it at
-  :math:`y^{s \to t}`. And the verdict itself is the same for every number of classes: a label without votes is
-  explained only if all are, and then there is no verdict.
-
-The labels that `list_rivals` adds are below l, or 0 or 1: they exist whenever there are two classes.
+Against plurality and consensus one common target is as bad as anything (Proposition 18 of docs/theory.md), and few
+targets are enough, however many classes there are (Proposition 19): `list_rivals` lists them. Against other decoders
+every class is tried.
 """
 
 from collections.abc import Callable
@@ -42,7 +20,7 @@ BLOCK_CELLS = 2**23
 
 
 class Breaker(Protocol):
-    """Tells whether an attack with a given hit pattern can change a given output."""
+    """Tells whether an attack with a given hit pattern changes a given output."""
 
     def broken(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Test every pattern of ``bits`` (P, m) against every input of ``rows`` (R,); shape (R, P)."""
@@ -52,7 +30,7 @@ class Breaker(Protocol):
 
 
 class PluralityBreaker:
-    r"""Attacks on a plurality vote, ties to the smaller label; exact under both threat models.
+    r"""Attacks on a plurality vote, ties to the smaller label; exact under both threat models (Proposition 20).
 
     With pattern s all saying t, label t overtakes l iff
 
@@ -106,8 +84,8 @@ class PluralityBreaker:
 class OverwriteBreaker:
     """Attacks on any decoder, by decoding the overwritten votes of every pattern and target.
 
-    Exact for every decoder under *deterministic* when ``targets`` lists all classes, and for the consensus decoder
-    under both threat models when it lists the rivals of `list_rivals` (see the module).
+    Exact for every decoder under *deterministic* when ``candidates`` lists all classes (Proposition 22), and for the
+    consensus decoder under both threat models when it lists those of `list_rivals` (Proposition 21).
 
     Parameters
     ----------
@@ -148,9 +126,9 @@ class OverwriteBreaker:
         found = np.full(rows.size, -1, dtype=np.int64)
         for rank in range(self.candidates.shape[1]):
             target = self.candidates[rows, rank]
-            ask = np.flatnonzero((found < 0) & (target >= 0))
-            changed = self._changed(rows[ask], bits[ask], target[ask])
-            found[ask[changed]] = target[ask[changed]]
+            open_rows = np.flatnonzero((found < 0) & (target >= 0))
+            changed = self._changed(rows[open_rows], bits[open_rows], target[open_rows])
+            found[open_rows[changed]] = target[open_rows[changed]]
         return found
 
     def _changed(
@@ -166,8 +144,7 @@ def list_rivals(votes: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[
     """List the targets that suffice against each plurality or consensus output, shape (D, T), padded with -1.
 
     They are the labels other than the output that have votes, and the smallest label without votes where it is smaller
-    than the output (it wins ties) or where no other label has votes. So the radius does not depend on how many
-    classes there are, as long as there are two. Ascending.
+    than the output (it wins ties) or where no other label has votes (Proposition 19). Ascending.
     """
     n_labels = max(int(votes.max(initial=0)), int(labels.max(initial=0))) + 2
     seen = np.zeros((votes.shape[0], n_labels), dtype=bool)

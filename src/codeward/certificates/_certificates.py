@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from codeward._errors import InputError
 from codeward._figures import check_plot_path, save_figure
 
-#: The two threat models of DESIGN.md: hit models all say one target, or each says anything.
+#: The two threat models: hit models all say one target, or each says anything (NOTATION.md).
 Threat = Literal["deterministic", "arbitrary"]
 
 
@@ -24,7 +24,13 @@ class Witness:
     attackers : tuple of int
         User indices, ascending.
     target : int
-        The label all hit models say. Such a single-target attack exists under both threat models whenever any does.
+        The label all hit models say. Such an attack exists under both threat models whenever any does (Proposition 18
+        of docs/theory.md).
+
+    Examples
+    --------
+    >>> Witness(attackers=(0, 2), target=1)
+    Witness(attackers=(0, 2), target=1)
     """
 
     attackers: tuple[int, ...]
@@ -33,7 +39,7 @@ class Witness:
 
 @dataclass(frozen=True, eq=False)
 class Certificates:
-    r"""Certified radii of N inputs, in input order (DESIGN.md, "Certificates").
+    r"""Certified radii of N inputs, in input order (Propositions 18 to 22 of docs/theory.md).
 
     The votes are taken as those of clean models. ``radius[i] = k`` promises that no attack by k or fewer users, under
     ``threat``, changes ``labels[i]``, where an attack by the users x replaces the votes of the models that learn from
@@ -57,6 +63,15 @@ class Certificates:
         Name of the decoder the certificate is for.
     searched : int
         Largest attacker set looked at.
+
+    Examples
+    --------
+    >>> from codeward import Code, certify
+    >>> found = certify([[1, 1, 1]], Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]))
+    >>> found.radius, found.exact, found.witness(0)
+    (array([1]), array([ True]), Witness(attackers=(0, 1), target=0))
+    >>> found.reason(0)
+    'users 0, 1 together change the output when every model they reach says 0'
     """
 
     labels: NDArray[np.int64]
@@ -93,7 +108,15 @@ class Certificates:
 
 
 def join_certificates(parts: list[Certificates]) -> Certificates:
-    """Put the certificates of consecutive blocks of inputs together, in order; all from the same request."""
+    """Put the certificates of consecutive blocks of inputs together, in order; all from the same request.
+
+    Examples
+    --------
+    >>> from codeward import Code, certify
+    >>> code = Code([[1, 0], [0, 1]])
+    >>> len(join_certificates([certify([[0, 0]], code), certify([[0, 1], [1, 1]], code)]))
+    3
+    """
     width = max(part.attackers.shape[1] for part in parts)
     padded = [
         np.pad(part.attackers, ((0, 0), (0, width - part.attackers.shape[1])), constant_values=-1) for part in parts
@@ -124,6 +147,10 @@ class CertifiedCurve:
         The denominator.
     threat : {"deterministic", "arbitrary"}
     decoder : str
+
+    Examples
+    --------
+    See `certified_accuracy`.
     """
 
     attackers: NDArray[np.int64]
@@ -146,6 +173,14 @@ def certified_accuracy(
     max_attackers : int, optional
         K; by default the largest radius plus one, but no more than was searched. Past what was searched the curve is
         0, which is a true statement: nothing is certified there.
+
+    Examples
+    --------
+    >>> from codeward import Code, certify
+    >>> votes = [[1, 1, 1], [1, 1, 0], [0, 0, 0]]
+    >>> curve = certified_accuracy(certify(votes, Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]])), labels=[1, 1, 2])
+    >>> dict(zip(curve.attackers.tolist(), curve.accuracy.round(2).tolist()))
+    {0: 0.67, 1: 0.33, 2: 0.0}
     """
     right = certificates.labels >= 0
     if labels is not None:
@@ -162,7 +197,14 @@ def certified_accuracy(
 
 
 def plot_certified_accuracy(curves: Mapping[str, CertifiedCurve], path: str | os.PathLike[str]) -> None:
-    """Draw the curves, one step line a name, to an image file (.png, .svg or .pdf); needs matplotlib."""
+    """Draw the curves, one step line a name, to an image file (.png, .svg or .pdf); needs matplotlib.
+
+    Examples
+    --------
+    >>> from codeward import Code, certify
+    >>> found = certify([[1, 1]], Code([[1, 0], [0, 1]]))
+    >>> plot_certified_accuracy({"plurality": certified_accuracy(found)}, "curve.svg")  # doctest: +SKIP
+    """
     check_plot_path(path)
     if not curves:
         raise InputError("no curves to plot")

@@ -44,6 +44,10 @@ class CollectiveCertificate:
     exact : bool
     threat : {"deterministic", "arbitrary"}
     decoder : str
+
+    Examples
+    --------
+    See `certify_collective`.
     """
 
     n_inputs: int
@@ -81,9 +85,9 @@ def certify_collective(
 ) -> CollectiveCertificate:
     """Bound how many outputs any one set of at most ``n_attackers`` users can change at once.
 
-    Exact over the distinct hit patterns where these can be enumerated; for plurality with many users by MILP (HiGHS),
-    whose dual bound is returned when ``time_limit`` seconds are not enough. Threat models, decoders and parameters as
-    in `certify` (``decoder_attackers`` is the consensus decoder's own number of attackers).
+    Proposition 24 of docs/theory.md: exact over the distinct hit patterns where these can be enumerated; for plurality
+    with many users by MILP (HiGHS), whose dual bound is returned when ``time_limit`` seconds are not enough. Threat
+    models, decoders and parameters as in `certify` (``decoder_attackers`` is the consensus decoder's own k).
 
     Parameters
     ----------
@@ -94,6 +98,14 @@ def certify_collective(
     Returns
     -------
     CollectiveCertificate
+
+    Examples
+    --------
+    >>> from codeward import Code
+    >>> code = Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    >>> found = certify_collective([[0, 1, 1], [1, 0, 1], [1, 1, 1]], code, n_attackers=1)
+    >>> found.pointwise, found.changed, found.attackers  # user 2 alone changes both of the first two
+    (2, 2, (2,))
     """
     if n_attackers < 1:
         raise InputError(f"n_attackers must be at least 1, got {n_attackers}")

@@ -173,13 +173,14 @@ def certify(
 ) -> Certificates:
     r"""Certify every input: the largest k such that no attack by at most k users changes the decoder's output.
 
-    The votes are taken as those of clean models (DESIGN.md, "Certificates"). A radius is never above the truth.
+    The votes are taken as those of clean models. A radius is never above the truth (docs/theory.md):
 
-    * *plurality*: exact for both threat models (they coincide, see `certificates._breakers`), over the distinct hit
-      patterns where these can be enumerated, else by coverage bounds and an open MILP solver.
-    * *consensus*: exact for both threat models (they coincide too); turning a verdict into "no verdict" is a change.
+    * *plurality*: exact for both threat models (they coincide: Propositions 18 and 19), over the distinct hit patterns
+      where these can be enumerated, else by coverage bounds and an open MILP solver (Proposition 20).
+    * *consensus*: exact for both threat models (they coincide too); turning a verdict into "no verdict" is a change
+      (Proposition 21).
     * *bayes*, or any other decoder object: exact under *deterministic*, over every pattern and every target; refused
-      under *arbitrary*.
+      under *arbitrary* (Proposition 22).
 
     Parameters
     ----------
@@ -213,6 +214,16 @@ def certify(
     Returns
     -------
     Certificates
+
+    Examples
+    --------
+    >>> from codeward import Code
+    >>> code = Code([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]])
+    >>> certify([[2, 2, 2, 2, 2], [2, 2, 2, 0, 0]], code).radius
+    array([2, 0])
+    >>> confusion = [[[0.9, 0.1], [0.1, 0.9]]] * 5
+    >>> certify([[1, 1, 1, 1, 1]], code, threat="deterministic", decoder="bayes", confusion=confusion).radius
+    array([2])
     """
     chosen = choose_decoder(decoder, code, confusion, n_attackers, n_errors)
     subject = make_subject(votes, code, threat, chosen, n_classes)

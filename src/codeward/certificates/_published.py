@@ -15,7 +15,12 @@ def certify_dpa(votes: ArrayLike, n_classes: int) -> NDArray[np.int64]:
     r"""Radius of Deep Partition Aggregation (Levine and Feizi, ICLR 2021), shape (N,).
 
     :math:`\min_{t \ne l} \lfloor (N_l - N_t - [t < l]) / 2 \rfloor` for a partition of users, plurality with ties to
-    the smaller label, hit models saying anything.
+    the smaller label, hit models saying anything (Proposition 25 of docs/theory.md).
+
+    Examples
+    --------
+    >>> certify_dpa([[1, 1, 1, 1, 0]], n_classes=2)
+    array([1])
     """
     counts, labels = _count_votes(votes, n_classes)
     gap = _vote_gaps(counts, labels)
@@ -27,7 +32,13 @@ def certify_finite_aggregation(votes: ArrayLike, code: Code, n_classes: int) -> 
 
     Largest k such that for every rival t, :math:`N_l - N_t - [t < l]` is at least the sum of the k largest of
     :math:`\sum_{i : H_{ij} = 1} (1 + [y_i = l] - [y_i = t])` over users j. Overlaps of users count twice, so it is
-    sound for any code but can be below the truth. Hit models may say anything.
+    sound for any code but can be below the truth (Proposition 26 of docs/theory.md). Hit models may say anything.
+
+    Examples
+    --------
+    >>> from codeward import Code
+    >>> certify_finite_aggregation([[1, 1, 1, 1]], Code([[1, 0], [1, 0], [0, 1], [0, 1]]), n_classes=2)
+    array([0])
     """
     checked = check_votes(votes, code.n_models, n_classes)
     counts, labels = _count_votes(checked, n_classes)
@@ -72,6 +83,11 @@ def certify_bagging(
         Chance of a wrong certificate, per input.
     replacement : bool
         Whether a bag may draw a user twice.
+
+    Examples
+    --------
+    >>> certify_bagging([[1] * 100], n_users=100, bag_size=3, n_classes=2)
+    array([16])
     """
     counts, labels = _count_votes(votes, n_classes)
     if not 0 < alpha < 1 or bag_size < 1 or (not replacement and bag_size > n_users):

@@ -129,11 +129,10 @@ def _find_agreement(
 ) -> "dict[str, Any] | None":
     """Say what the decoder undoes as long as no model errs; None where that takes too long."""
     from codeward._progress import show_progress
-    from codeward.certificates import certify_agreement
-    from codeward.certificates._agreement import is_affordable
+    from codeward.certificates import certify_agreement, is_agreement_affordable
 
     most = min(3 if max_attackers is None else max_attackers, code.n_users)
-    if n_classes < 2 or not is_affordable(code, n_classes, most):
+    if n_classes < 2 or not is_agreement_affordable(code, n_classes, most):
         return None
     with show_progress("if no model errs", 1, quiet=quiet) as progress:
         found = certify_agreement(code, decoder, n_classes, max_attackers=most, progress=progress)

@@ -15,8 +15,8 @@ from codeward.certificates import (
     certified_accuracy,
     certify,
     certify_agreement,
+    is_agreement_affordable,
 )
-from codeward.certificates._agreement import is_affordable
 from codeward.codes import count_attacker_sets
 from codeward.decoding import ConsensusDecoder, RocCurve, roc_curve
 from codeward.report._run import ReportedRun
@@ -129,7 +129,7 @@ def certify_promise(run: ReportedRun) -> Agreement | None:
         return None
     n_classes = int(votes.confusion.shape[1])
     most = min(run.config["decoder"]["max_attackers"], run.code.n_users)
-    if most < 1 or not is_affordable(run.code, n_classes, most):
+    if most < 1 or not is_agreement_affordable(run.code, n_classes, most):
         return None
     return certify_agreement(run.code, run.decoder(votes.confusion), n_classes, max_attackers=most)
 
