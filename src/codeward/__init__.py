@@ -21,7 +21,9 @@ _HOME = {
     "PluralityDecoder": "codeward.decoding",
     "certify": "codeward.certificates",
     "design": "codeward.codes",
+    "estimate_confusion": "codeward.decoding",
     "inspect": "codeward.codes",
+    "make_decoder": "codeward.decoding",
 }
 
 __all__ = [
@@ -34,14 +36,22 @@ __all__ = [
     "__version__",
     "certify",
     "design",
+    "estimate_confusion",
     "inspect",
+    "make_decoder",
 ]
 
 if TYPE_CHECKING:
     from codeward._errors import InputError
     from codeward.certificates import certify
     from codeward.codes import Code, design, inspect
-    from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
+    from codeward.decoding import (
+        BayesDecoder,
+        ConsensusDecoder,
+        PluralityDecoder,
+        estimate_confusion,
+        make_decoder,
+    )
     from codeward.estimators import CodedClassifier
 
 

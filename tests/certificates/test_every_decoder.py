@@ -230,8 +230,8 @@ def test_the_harness_catches_a_certificate_that_tries_only_the_classes_it_has_se
 
 @pytest.mark.parametrize("name", UNCERTIFIED)
 def test_decoders_of_scores_are_refused(name):
-    class Scores:
-        needs = "scores"
-
+    code = Code([[1, 0], [0, 1]])
+    decoder = getattr(codeward.decoding.soft, name)(code)
+    assert decoder.needs == "scores"
     with pytest.raises(InputError, match="scores"):
-        certify([[0, 0]], Code([[1, 0], [0, 1]]), threat="deterministic", decoder=Scores(), n_classes=2)
+        certify([[0, 0]], code, threat="deterministic", decoder=decoder, n_classes=2)

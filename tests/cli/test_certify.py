@@ -108,6 +108,23 @@ def test_a_class_that_no_vote_names_counts_where_the_file_or_the_user_says_so(tm
     assert "scores are of 5" in capsys.readouterr().err
 
 
+def test_votes_of_another_code_are_refused_unless_forced(files, capsys):
+    folder, code, votes, labels = files
+    save_votes(folder / "votes.npz", votes, labels, code_digest=named_code("d").digest)
+    assert call(files, "--threat", "arbitrary") == 2
+    assert "digest" in capsys.readouterr().err
+    assert call(files, "--threat", "arbitrary", "--force") == 0
+    save_votes(folder / "votes.npz", votes, labels, code_digest=code.digest)
+    assert call(files, "--threat", "arbitrary") == 0
+
+
+def test_two_groups_are_certified_under_deterministic(files, capsys):
+    options = ["--decoder", "groups", "-k", 1, "--json"]
+    assert call(files, "--threat", "deterministic", *options) == 0
+    assert json.loads(capsys.readouterr().out)["decoder"] == "groups"
+    assert call(files, "--threat", "arbitrary", *options) == 2
+
+
 def test_users_keep_their_names(tmp_path, capsys):
     Code(np.eye(3, dtype=int), users=["ann", "bob", "cy"]).save(tmp_path / "c.json")
     save_votes(tmp_path / "v.csv", [[1, 1, 0]])

@@ -143,6 +143,41 @@ def test_certificates_count_classes_that_no_vote_names_for_a_decoder_that_does_n
     assert (coded.certify(X[:9]) == 0).all()
 
 
+class Counted(DecisionTreeClassifier):
+    """Counts how often it is evaluated."""
+
+    calls = 0
+
+    def predict(self, X, check_input=True):
+        Counted.calls += 1
+        return super().predict(X, check_input)
+
+
+def test_all_questions_about_the_same_inputs_share_one_pass_of_the_sub_models():
+    X, y, groups = draw(120)
+    coded = CodedClassifier(Counted(), code=partition_code(6, 6), random_state=0).fit(X, y, groups)
+    state = set(vars(coded))
+    Counted.calls = 0
+    answers = [coded.predict(X), coded.predict_proba(X), coded.attack_proba(X), coded.user_proba(X), coded.votes(X)]
+    coded.suspects(X)
+    coded.certify(X, max_attackers=1)
+    assert Counted.calls == 6
+    assert set(vars(coded)) == state
+    # What is handed out is the caller's to change, and what is asked of other inputs, or after a fit, is new.
+    for answer in answers:
+        answer[:] = 0
+    coded.decode(X).attack_probability[:] = 0
+    assert coded.votes(X).any()
+    assert coded.attack_proba(X).any()
+    assert Counted.calls == 6
+    coded.votes(X + 1.0)
+    assert Counted.calls == 12
+    coded.fit(X, y[::-1].copy(), groups)
+    Counted.calls = 0
+    coded.votes(X + 1.0)
+    assert Counted.calls == 6
+
+
 def test_a_sub_model_never_learns_what_other_users_hand_in():
     X, y, groups = draw()
     X_bad, y_bad = X.copy(), y.copy()

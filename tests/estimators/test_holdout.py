@@ -1,4 +1,4 @@
-"""Which samples judge which models."""
+"""Which samples validate which models."""
 
 from itertools import combinations, pairwise
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from codeward.decoding import estimate_confusion
-from codeward.estimators._holdout import SHARE_CAP, divide_rows, judge_models, trim_errors
+from codeward.estimators._holdout import SHARE_CAP, estimate_from_users, hold_out, trim_errors
 from codeward.estimators._ownership import digest_rows, hash_owners, list_rows, read_groups
 
 sizes_of_users = st.lists(st.integers(1, 30), min_size=2, max_size=6)
@@ -23,9 +23,9 @@ def rows_of(sizes):
 @given(sizes_of_users, st.floats(0.05, 0.9), st.integers(0, 99))
 def test_every_user_trains_and_nobody_trains_on_what_is_held_out(sizes, fraction, seed):
     rows = rows_of(sizes)
-    division = divide_rows(rows, fraction, seed)
+    division = hold_out(rows, fraction, seed)
     limit = max(1, SHARE_CAP * np.median([max(min(round(fraction * n), n - 1), n > 1) for n in sizes]))
-    for own, trains, judges in zip(rows, division.training, division.judging, strict=True):
+    for own, trains, judges in zip(rows, division.training, division.validation, strict=True):
         assert trains.size >= 1
         assert set(trains) | set(judges) <= set(own)
         if division.held_out:
@@ -37,9 +37,9 @@ def test_every_user_trains_and_nobody_trains_on_what_is_held_out(sizes, fraction
 
 @given(sizes_of_users, st.integers(1, 30), st.integers(0, 99))
 def test_how_much_one_user_hands_in_does_not_move_what_others_train_on(sizes, other, seed):
-    before = divide_rows(rows_of(sizes), 0.2, seed).training
+    before = hold_out(rows_of(sizes), 0.2, seed).training
     # The last user changes size; the rows of the others keep their numbers.
-    after = divide_rows(rows_of([*sizes[:-1], other]), 0.2, seed).training
+    after = hold_out(rows_of([*sizes[:-1], other]), 0.2, seed).training
     if max(sizes) > 1 and max([*sizes[:-1], other]) > 1:
         for one, two in zip(before[:-1], after[:-1], strict=True):
             assert one.tolist() == two.tolist()
@@ -49,7 +49,7 @@ def test_a_model_is_judged_by_its_judges_only_and_otherwise_like_the_others():
     judges = np.array([[0, 0, 1], [1, 0, 0], [0, 0, 0]], dtype=bool)
     rng = np.random.default_rng(0)
     owners, labels, votes = rng.integers(3, size=50), rng.integers(2, size=50), rng.integers(2, size=(50, 3))
-    confusion = judge_models(votes, labels, owners, judges, 0, 2)
+    confusion = estimate_from_users(votes, labels, owners, judges, 0, 2)
     assert confusion[0] == pytest.approx(estimate_confusion(votes[owners == 2], labels[owners == 2], 2)[0])
     assert confusion[1] == pytest.approx(estimate_confusion(votes[owners == 0], labels[owners == 0], 2)[1])
     both = np.concatenate([votes[owners == 2, :1], votes[owners == 0, 1:2]])
@@ -60,7 +60,7 @@ def test_a_model_is_judged_by_its_judges_only_and_otherwise_like_the_others():
 def test_without_attackers_all_samples_count_alike():
     rng = np.random.default_rng(1)
     owners, labels, votes = rng.integers(4, size=90), rng.integers(3, size=90), rng.integers(3, size=(90, 5))
-    confusion = judge_models(votes, labels, owners, np.ones((5, 4), dtype=bool), 0, 3)
+    confusion = estimate_from_users(votes, labels, owners, np.ones((5, 4), dtype=bool), 0, 3)
     assert confusion == pytest.approx(estimate_confusion(votes, labels, 3))
 
 

@@ -111,7 +111,7 @@ def certify_collective(
         raise InputError(f"n_attackers must be at least 1, got {n_attackers}")
     if method not in ("auto", "patterns", "milp"):
         raise InputError(f"unknown method {method!r}; choose auto, patterns or milp")
-    chosen = choose_decoder(decoder, code, confusion, decoder_attackers, n_errors)
+    chosen = choose_decoder(decoder, code, confusion, decoder_attackers, n_errors, n_classes)
     subject = make_subject(votes, code, threat, chosen, n_classes)
     counts = subject.labels[subject.inverse] >= 0
     if labels is not None:

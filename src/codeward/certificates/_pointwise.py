@@ -24,10 +24,20 @@ from codeward.decoding import (
     BayesDecoder,
     ConsensusDecoder,
     PluralityDecoder,
+    TwoGroupDecoder,
     check_votes,
     distinct_rows,
     make_decoder,
 )
+
+#: Decoders of the package by the names they are made with; what is proved of plurality and consensus is of these
+#: classes.
+NAMES: dict[type, str] = {
+    PluralityDecoder: "plurality",
+    ConsensusDecoder: "consensus",
+    BayesDecoder: "bayes",
+    TwoGroupDecoder: "groups",
+}
 
 
 class Predictor(Protocol):
@@ -65,14 +75,16 @@ class Subject:
 def choose_decoder(
     decoder: str | Predictor,
     code: Code,
-    confusion: ArrayLike | None = None,
-    n_attackers: int | None = None,
-    n_errors: int = 0,
+    confusion: ArrayLike | None,
+    n_attackers: int | None,
+    n_errors: int,
+    n_classes: int | None,
 ) -> Predictor:
     """Return the decoder a name stands for; a decoder object is returned as it is."""
     if not isinstance(decoder, str):
         return decoder
-    return make_decoder(decoder, code, confusion, Assumptions(n_attackers=n_attackers, n_errors=n_errors))
+    assumptions = Assumptions(n_attackers=n_attackers, n_errors=n_errors)
+    return make_decoder(decoder, code, confusion, assumptions, n_classes if confusion is None else None)
 
 
 def make_subject(
@@ -90,9 +102,7 @@ def make_subject(
     if threat not in get_args(Threat):
         raise InputError(f"unknown threat model {threat!r}; choose deterministic or arbitrary")
     # The class itself: a subclass may decide differently, and what is proved of plurality and consensus is not of it.
-    name = {PluralityDecoder: "plurality", ConsensusDecoder: "consensus", BayesDecoder: "bayes"}.get(
-        type(decoder), type(decoder).__name__
-    )
+    name = NAMES.get(type(decoder), type(decoder).__name__)
     if getattr(decoder, "needs", "votes") != "votes":
         raise InputError(f"no certificate for the {name} decoder: it reads scores, and a certificate is about votes")
     n_targets = _count_classes(decoder, name, n_classes)
@@ -190,14 +200,14 @@ def certify(
         Which model learns from which user.
     threat : {"arbitrary", "deterministic"}
         What an attacker can make the hit models say.
-    decoder : {"plurality", "bayes", "consensus"} or decoder object
+    decoder : {"plurality", "bayes", "groups", "consensus"} or decoder object
         Whose output is certified; an object needs ``predict(votes)``, which maps every vote vector by itself, and
         ``n_classes`` (or give it here).
     max_attackers : int, optional
         Search no further; an input not broken by then has this radius and ``exact`` False. By default as far as 65,536
         attacker sets reach (plurality without limit; bayes at most its largest expected number of attackers).
     confusion : array_like, shape (m, c, c), optional
-        For ``decoder="bayes"``.
+        For ``decoder="bayes"`` and ``"groups"``, with the default `Assumptions`.
     n_attackers, n_errors : int
         For ``decoder="consensus"``: how many attackers and wrong clean votes it tolerates.
     n_classes : int, optional
@@ -225,7 +235,7 @@ def certify(
     >>> certify([[1, 1, 1, 1, 1]], code, threat="deterministic", decoder="bayes", confusion=confusion).radius
     array([2])
     """
-    chosen = choose_decoder(decoder, code, confusion, n_attackers, n_errors)
+    chosen = choose_decoder(decoder, code, confusion, n_attackers, n_errors, n_classes)
     subject = make_subject(votes, code, threat, chosen, n_classes)
     if method not in ("auto", "patterns", "milp", "bound"):
         raise InputError(f"unknown method {method!r}; choose auto, patterns, milp or bound")

@@ -29,7 +29,9 @@ def certify(
     threat: str = typer.Option(
         ..., "--threat", help="deterministic: hit models all say one target; arbitrary: each says anything."
     ),
-    decoder: str = typer.Option("plurality", "--decoder", help="plurality, bayes (deterministic only) or consensus."),
+    decoder: str = typer.Option(
+        "plurality", "--decoder", help="plurality, consensus; deterministic only: bayes, groups."
+    ),
     attackers: int = typer.Option(None, "--attackers", help="consensus: attackers the decoder tolerates (k)."),
     errors: int = typer.Option(0, "--errors", help="consensus: wrong clean votes it tolerates (e)."),
     max_attackers: int = typer.Option(
@@ -50,6 +52,7 @@ def certify(
     ),
     plot: Path = typer.Option(None, "--plot", help="Draw the certified share against k: .png, .svg or .pdf."),
     output: Path = typer.Option(None, "--output", "-o", help="Certificate per input: .jsonl, .csv or .npz."),
+    force: bool = typer.Option(False, "--force", help="Certify although the votes are of another code."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as one JSON object."),
 ) -> None:
     r"""Certify votes: for every input the largest k such that no k users can change the output.
@@ -62,6 +65,7 @@ def certify(
     """
     from codeward.certificates import plot_certified_accuracy
     from codeward.cli._certified import Tally, open_certificates, show_summary
+    from codeward.cli._decode import check_digest
     from codeward.codes import Code
     from codeward.decoding import VoteReader
 
@@ -73,10 +77,10 @@ def certify(
         model = "arbitrary"
     else:
         raise InputError(f"--threat must be deterministic or arbitrary, got {threat!r}")
-    if decoder == "bayes" and threat == "arbitrary":
+    if decoder in ("bayes", "groups") and threat == "arbitrary":
         raise InputError(
-            "the bayes decoder has no certificate under arbitrary: its guarantee assumes that all hit models say the "
-            "same target; use --threat deterministic, or --decoder plurality or consensus"
+            f"the {decoder} decoder has no certificate under arbitrary: its guarantee assumes that all hit models say "
+            "the same target; use --threat deterministic, or --decoder plurality or consensus"
         )
     if max_attackers is not None and max_attackers < 1:
         raise InputError(f"--max-attackers must be at least 1, got {max_attackers}")
@@ -88,6 +92,7 @@ def certify(
     reader = VoteReader(votes)
     if reader.n_models != the_code.n_models:
         raise InputError(f"{votes}: {reader.n_models} votes an input, but {code} has {the_code.n_models} models (rows)")
+    check_digest(reader, the_code, code, force)
     if reader.n_inputs == 0:
         raise InputError(f"{votes}: no inputs")
     chosen, n_classes, source = _make_decoder(reader, the_code, decoder, attackers, errors, classes)
@@ -107,7 +112,7 @@ def certify(
         at_once = _certify_at_once(reader, the_code, model, chosen, n_classes, top, time_limit, held_out)
 
     # 3. The summary.
-    kept = _find_agreement(the_code, chosen, n_classes, max_attackers, as_json) if decoder == "bayes" else None
+    kept = _find_agreement(the_code, chosen, n_classes, max_attackers, as_json) if source else None
     what = "certified accuracy" if reader.has_labels else "certified share"
     if plot is not None:
         plot_certified_accuracy({f"{tally.last.decoder}, {threat}": tally.curve()}, plot)
@@ -147,14 +152,17 @@ def _make_decoder(
     from codeward.cli._noise import find_classes, find_confusion
     from codeward.decoding import Assumptions, make_decoder
 
-    n_classes = find_classes(reader, _count_scored(reader, classes))
-    if name not in ("plurality", "bayes", "consensus"):
-        raise InputError(f"--decoder must be plurality, bayes or consensus, got {name!r}")
+    if name not in ("plurality", "bayes", "groups", "consensus"):
+        raise InputError(f"--decoder must be plurality, bayes, groups or consensus, got {name!r}")
     if name == "consensus" and attackers is None:
         raise InputError("--decoder consensus needs --attackers K")
-    known = find_confusion(reader, n_classes, None) if name == "bayes" else (None, None)
+    n_classes = find_classes(reader, _count_scored(reader, classes))
+    confusion = source = None
+    if name in ("bayes", "groups"):
+        confusion, source = find_confusion(reader, n_classes, None)
     assumptions = Assumptions(n_attackers=attackers, n_errors=errors)
-    return make_decoder(name, code, known[0], assumptions, n_classes), n_classes, known[1]
+    chosen = make_decoder(name, code, confusion, assumptions, n_classes if confusion is None else None)
+    return chosen, n_classes, source
 
 
 def _count_scored(reader: "VoteReader", classes: int | None) -> int | None:

@@ -2,8 +2,12 @@
 
 import logging
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import joblib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -23,7 +27,7 @@ from codeward.decoding import (
     estimate_confusion,
     make_decoder,
 )
-from codeward.estimators._holdout import divide_rows, judge_models
+from codeward.estimators._holdout import estimate_from_users, hold_out
 from codeward.estimators._ownership import (
     Ownership,
     digest_rows,
@@ -38,6 +42,9 @@ from codeward.estimators._trainers import Trainer, choose_trainer, place_labels
 #: Builds a decoder from the code and the confusion matrices, such as ``partial(BayesDecoder, success_rate=0.9)``.
 DecoderFactory = Callable[[Code, NDArray[np.float64]], Decoder]
 
+#: Decoders by name; others are handed in as functions.
+NAMES = ("bayes", "plurality", "consensus", "groups")
+
 #: Attacker sets up to which the errors a code tolerates are worked out; past it none are allowed for.
 _MAX_SETS = 5_000
 
@@ -47,22 +54,23 @@ def build_decoder(
 ) -> Decoder:
     """Return the decoder that a name or a factory stands for.
 
-    *bayes* takes 0..n_attackers attackers as equally likely; *consensus* tolerates as many wrong clean votes as the
-    code's arbitrary margin d allows, floor((d - 1) / 2) (DESIGN.md, "Margin").
+    *bayes* and *groups* take 0..n_attackers attackers as equally likely; *consensus* tolerates as many wrong clean
+    votes as the code allows (`tolerated_errors`).
     """
     if callable(decoder):
         return decoder(code, confusion)
-    if decoder not in ("bayes", "plurality", "consensus"):
-        raise InputError(
-            f"decoder: expected bayes, plurality, consensus or a function of (code, confusion), got {decoder!r}"
-        )
+    if decoder not in NAMES:
+        raise InputError(f"decoder: expected {', '.join(NAMES)} or a function of (code, confusion), got {decoder!r}")
     errors = tolerated_errors(code, n_attackers) if decoder == "consensus" else 0
-    assumed = Assumptions.uniform(min(n_attackers, code.n_users), n_attackers=n_attackers, n_errors=errors)
-    return make_decoder(decoder, code, confusion, assumed)
+    assumptions = Assumptions.uniform(min(n_attackers, code.n_users), n_attackers=n_attackers, n_errors=errors)
+    return make_decoder(decoder, code, confusion, assumptions)
 
 
 def tolerated_errors(code: Code, n_attackers: int) -> int:
-    """Return floor((d - 1) / 2) for the code's arbitrary margin d at k attackers; 0 where d is too large to find."""
+    """Return floor((d - 1) / 2) for the code's arbitrary margin d at k attackers; 0 where d is too large to find.
+
+    Every 2k-sum then has 2e + 1 zeros (Proposition 14 of docs/theory.md).
+    """
     if count_attacker_sets(code.n_users, n_attackers) > _MAX_SETS:
         return 0
     arbitrary = find_margins(enumerate_patterns(code, n_attackers)).arbitrary
@@ -90,15 +98,28 @@ def share_labels(decoded: Decoded, votes: NDArray[np.int64]) -> NDArray[np.float
 _log = logging.getLogger(__name__)
 
 
+class _Pass:
+    """The votes on the inputs that a fitted classifier saw last, for all questions about them."""
+
+    def __init__(self, digest: str, models: Any, decoder: Decoder, votes: NDArray[np.int64]) -> None:
+        self.digest, self.models, self.decoder, self.votes = digest, models, decoder, votes
+
+    @cached_property
+    def decoded(self) -> Decoded:
+        """All that the decoder says of the votes."""
+        return self.decoder.decode(self.votes)
+
+
 class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier of m sub-models, each fitted on the users that one row of a code selects; their votes are decoded.
 
-    Guarantee: with ``guarantee="correct"`` (BCC, paper's section "Codes"), when at most ``n_attackers`` users collude,
-    every sub-model they reach says their target on a triggered input (threat model *deterministic*), and the others are
-    right, the votes determine the true label; ``margin`` says how many wrong votes are absorbed on top. What holds for
-    the votes of one given input is what `certify` says. Isolation, on which both rest: sub-model i is a function of
-    its users' samples, its parameters and (``random_state``, i); a sample order or an amount of data that another user
-    chooses cannot change it. See docs/estimator.md for what is trusted.
+    Guarantee: with ``guarantee="correct"`` (BCC, Proposition 2 of docs/theory.md), when at most ``n_attackers`` users
+    collude, every sub-model they reach says their target on a triggered input (threat model *deterministic*), and the
+    others are right, the votes determine the true label; ``margin`` says how many wrong votes are absorbed on top
+    (Proposition 12). What holds for the votes of one given input is what `certify` says. Isolation, on which both rest
+    (Proposition 15): sub-model i is a function of its users' samples, its parameters and (``random_state``, i); a
+    sample order or an amount of data that another user chooses cannot change it. See docs/estimator.md for what is
+    trusted.
 
     Parameters
     ----------
@@ -112,7 +133,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k, the largest number of colluding users expected.
     guarantee : {"detect", "correct", "correct-arbitrary", "track"}
         What a designed code must have.
-    decoder : {"bayes", "plurality", "consensus"} or callable
+    decoder : {"bayes", "plurality", "consensus", "groups"} or callable
         Or a function of (code, confusion) that returns a decoder, such as ``partial(BayesDecoder, success_rate=0.9)``.
     utilization : float
         Share of the users that every sub-model of a designed code learns from at least; lowered to what n users and
@@ -121,7 +142,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Margin of a designed code; 3 absorbs one wrong vote.
     validation_fraction : float
         Share of every user's samples held out to estimate confusion matrices, when no trusted ``validation`` data are
-        given to `fit`. 0 holds out none: each sub-model is judged on users it does not learn from. Either way the
+        given to `fit`. 0 holds out none: each sub-model is validated on users it does not learn from. Either way the
         ``n_attackers`` users with most errors on a label are left out, for what they hand in may be meant to mislead.
     classes : array_like, optional
         The classes there are; other labels are refused. By default those in ``y``, where an attacker may invent one:
@@ -150,6 +171,25 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     decoder_ : Decoder
     classes_ : ndarray, shape (c,)
     n_features_in_ : int
+
+    Notes
+    -----
+    All questions about the same inputs are answered from one pass of the sub-models over them: the votes on the last
+    inputs are kept beside the classifier, by a digest of their content.
+
+    Examples
+    --------
+    Six users; two of them label everything 2, and the third class wins nowhere.
+
+    >>> import numpy as np
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> X = np.repeat([[0.0], [1.0]], 60, axis=0)
+    >>> y, users = np.repeat([0, 1], 60), np.tile(np.arange(6), 20)
+    >>> y[users < 2] = 2
+    >>> guard = CodedClassifier(DecisionTreeClassifier(), n_attackers=2, decoder="plurality", classes=[0, 1, 2])
+    >>> guard = guard.set_params(code=Code(np.eye(6, dtype=int))).fit(X, y, groups=users)
+    >>> guard.predict([[0.0], [1.0]]), guard.certify([[0.0], [1.0]])
+    (array([0, 1]), array([1, 1]))
     """
 
     def __init__(
@@ -216,31 +256,29 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         # 2. Sub-models, each on the samples of its users.
         rows = list_rows(ownership, digests, labels)
-        division = divide_rows(rows, 0.0 if validation is not None else self.validation_fraction, seed)
+        division = hold_out(rows, 0.0 if validation is not None else self.validation_fraction, seed)
         self.estimators_ = trainer.train(X, labels, self.classes_, self.code_, division.training, seed)
 
         # 3. How they err, and the decoder that knows it.
         if validation is not None:
-            self.confusion_ = self._judge_trusted(trainer, validation)
+            self.confusion_ = self._estimate_trusted(trainer, validation)
         else:
-            judging = np.concatenate(division.judging)
-            votes = trainer.vote(self.estimators_, _take(X, judging), self.classes_)
-            # Held-out samples judge every model, training samples only models that never saw them.
-            judges = ~self.code_.matrix | division.held_out
-            owners, n_classes = ownership.owners[judging], self.classes_.size
-            self.confusion_ = judge_models(votes, labels[judging], owners, judges, self.n_attackers, n_classes)
+            chosen = np.concatenate(division.validation)
+            votes = trainer.vote(self.estimators_, _take(X, chosen), self.classes_)
+            # Held-out samples validate every model, training samples only models that never saw them.
+            validates = ~self.code_.matrix | division.held_out
+            owners, n_classes = ownership.owners[chosen], self.classes_.size
+            self.confusion_ = estimate_from_users(votes, labels[chosen], owners, validates, self.n_attackers, n_classes)
         self.decoder_ = build_decoder(self.decoder, self.code_, self.confusion_, int(self.n_attackers))
         return self
 
     def votes(self, X: Any) -> NDArray[np.int64]:
         """Return what each sub-model says of each input, as indices into ``classes_``, shape (N, m)."""
-        check_is_fitted(self)
-        trainer = self._trainer()
-        return trainer.vote(self.estimators_, trainer.check_inputs(self, X), self.classes_)
+        return self._pass(X).votes.copy()
 
     def decode(self, X: Any) -> Decoded:
         """Return all that the decoder says of the inputs: labels (-1 for no verdict), targets and users as indices."""
-        return self.decoder_.decode(self.votes(X))
+        return deepcopy(self._pass(X).decoded)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the decoded class of each input, shape (N,): the most probable one, ties to the smaller class.
@@ -248,7 +286,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         An input on which the consensus decoder gives no verdict gets the most voted of the classes still possible;
         `decode` shows the -1, and its certified radius is 0.
         """
-        votes = self.votes(X)
+        votes = self._pass(X).votes
         labels = self.decoder_.predict(votes)
         undecided = np.flatnonzero(labels < 0)
         if undecided.size:
@@ -259,16 +297,16 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the decoder's posterior of each class, shape (N, c); vote shares for plurality."""
-        votes = self.votes(X)
-        return share_labels(self.decoder_.decode(votes), votes)
+        seen = self._pass(X)
+        return share_labels(seen.decoded, seen.votes)
 
     def attack_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the decoder's probability that each input carries a trigger, shape (N,)."""
-        return self.decode(X).attack_probability
+        return self._pass(X).decoded.attack_probability.copy()
 
     def user_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each user to be an attacker, given an attack, shape (N, n)."""
-        return self.decode(X).user_probability
+        return self._pass(X).decoded.user_probability.copy()
 
     def suspects(self, X: Any, threshold: float = ALARM) -> list[tuple[Any, ...]]:
         """Name the most probable attackers of each input, by user id, in column order.
@@ -279,8 +317,8 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         out by the order of ids. Evidence, not proof: only ``guarantee="track"`` promises that no other k users leave
         the same votes.
         """
-        votes = self.votes(X)
-        decoded = self.decoder_.decode(votes)
+        seen = self._pass(X)
+        votes, decoded = seen.votes, seen.decoded
         alarmed = decoded.alarms(threshold) & (votes != votes[:, :1]).any(axis=1)
         ids = self.users_.tolist()
         columns = np.unique(self.code_.matrix, axis=1, return_inverse=True)[1].ravel()
@@ -314,10 +352,9 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         confusion matrices estimated from users' data are taken as given, so it is complete only with trusted
         ``validation`` data.
         """
-        votes = self.votes(X)
         chosen = threat if threat is not None else default_threat(self.decoder_)
         return certify(
-            votes,
+            self._pass(X).votes,
             self.code_,
             threat=chosen,
             decoder=self.decoder_,
@@ -338,6 +375,19 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _trainer(self) -> Trainer:
         return choose_trainer(self.estimator, self.n_jobs)
+
+    def _pass(self, X: Any) -> _Pass:
+        """Let the sub-models vote on the inputs, unless the last question was about the same."""
+        check_is_fitted(self)
+        trainer = self._trainer()
+        checked = trainer.check_inputs(self, X)
+        digest = joblib.hash(checked, hash_name="sha1")
+        last = _PASSES.get(self)
+        if last and last.digest == digest and last.models is self.estimators_ and last.decoder is self.decoder_:
+            return last
+        votes = trainer.vote(self.estimators_, checked, self.classes_)
+        _PASSES[self] = found = _Pass(digest, self.estimators_, self.decoder_, votes)
+        return found
 
     def _check_parameters(self) -> None:
         for name, least in (("n_attackers", 1), ("margin", 1), ("n_pseudo_users", 2)):
@@ -364,12 +414,16 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = (self.guarantee, self.utilization, self.margin, self.time_limit)
         return find_code(ownership, self.n_attackers, *settings)
 
-    def _judge_trusted(self, trainer: Trainer, validation: tuple[Any, Any]) -> NDArray[np.float64]:
+    def _estimate_trusted(self, trainer: Trainer, validation: tuple[Any, Any]) -> NDArray[np.float64]:
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise InputError("validation: expected a pair (X, y) of trusted clean samples")
         labels = place_labels(validation[1], self.classes_, "validation")
         votes = trainer.vote(self.estimators_, trainer.check_inputs(self, validation[0]), self.classes_)
         return estimate_confusion(votes, labels, self.classes_.size)
+
+
+#: The last pass of each classifier, aside of it: asking questions does not change an estimator.
+_PASSES: WeakKeyDictionary[CodedClassifier, _Pass] = WeakKeyDictionary()
 
 
 def _take(X: Any, rows: NDArray[np.int64]) -> Any:

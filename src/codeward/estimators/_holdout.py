@@ -10,7 +10,8 @@ from codeward.decoding import smooth_confusion
 
 Rows = tuple[NDArray[np.int64], ...]
 
-#: A user judges with at most this many times the median user's samples, so that a large account is one voice, not many.
+#: A user validates with at most this many times the median user's samples, so that a large account is one voice, not
+#: many.
 SHARE_CAP = 2
 
 
@@ -22,23 +23,23 @@ class Division:
     ----------
     training : tuple of ndarray of int64
         Rows each user's sub-models learn from.
-    judging : tuple of ndarray of int64
-        Rows of each user that judge sub-models, capped at `SHARE_CAP` times the median.
+    validation : tuple of ndarray of int64
+        Rows of each user that validate sub-models, capped at `SHARE_CAP` times the median.
     held_out : bool
-        Whether judging rows train nobody. Otherwise they are training rows and judge only models without that user.
+        Whether these rows train nobody. Otherwise they are training rows and validate only models without that user.
     """
 
     training: Rows
-    judging: Rows
+    validation: Rows
     held_out: bool
 
 
-def divide_rows(rows: Rows, fraction: float, seed: int) -> Division:
+def hold_out(rows: Rows, fraction: float, seed: int) -> Division:
     """Hold out ``fraction`` of every user's samples, at least one of each user with two or more.
 
     A user's share is drawn from (seed, column) and its own number of samples alone: what other users hand in does not
-    move it. When nothing can be held out (fraction 0, or one sample a user), samples judge the models that do not learn
-    from their user.
+    move it. When nothing can be held out (fraction 0, or one sample a user), samples validate the models that do not
+    learn from their user.
     """
     if not 0 <= fraction < 1:
         raise InputError(f"validation_fraction must be at least 0 and below 1, got {fraction}")
@@ -55,40 +56,40 @@ def divide_rows(rows: Rows, fraction: float, seed: int) -> Division:
 
 
 def _cap(rows: Rows) -> Rows:
-    """Shorten what a large user judges with; training rows are never shortened: that would leak sizes into models."""
+    """Shorten what a large user validates with; never training rows: that would leak sizes into models."""
     limit = max(1, int(SHARE_CAP * np.median([own.size for own in rows])))
     return tuple(own[:limit] for own in rows)
 
 
-def judge_models(
+def estimate_from_users(
     votes: NDArray[np.int64],
     labels: NDArray[np.int64],
     owners: NDArray[np.int64],
-    judges: NDArray[np.bool_],
+    validates: NDArray[np.bool_],
     n_attackers: int,
     n_classes: int,
 ) -> NDArray[np.float64]:
     """Estimate confusion matrices (m, c, c) from users' samples, k of whom may want the estimate wrong.
 
-    For each model the errors are trimmed as `trim_errors` says. A model that nobody may judge takes the counts of all
-    others together.
+    For each model the errors are trimmed as `trim_errors` says. A model that nobody may validate takes the counts of
+    all others together.
 
     Parameters
     ----------
     votes : ndarray of int64, shape (N, m)
     labels, owners : ndarray of int64, shape (N,)
         Label and user of each sample.
-    judges : ndarray of bool, shape (m, n)
-        Which users' samples judge which model.
+    validates : ndarray of bool, shape (m, n)
+        Which users' samples validate which model.
     """
-    n_models, n_users = judges.shape
+    n_models, n_users = validates.shape
     counts = np.zeros((n_models, n_classes, n_classes), dtype=np.int64)
     for model in range(n_models):
-        heard = judges[model, owners]
+        heard = validates[model, owners]
         by_user = np.zeros((n_users, n_classes, n_classes), dtype=np.int64)
         np.add.at(by_user, (owners[heard], labels[heard], votes[heard, model]), 1)
         counts[model] = trim_errors(by_user, n_attackers)
-    counts[~judges.any(axis=1)] = counts.sum(axis=0)
+    counts[~validates.any(axis=1)] = counts.sum(axis=0)
     return smooth_confusion(counts)
 
 

@@ -66,5 +66,5 @@ class ImageTrainer:
         return train_ensemble(users, code, self.settings, seed)
 
     def vote(self, models: Ensemble, X: NDArray[np.uint8], classes: NDArray[Any]) -> NDArray[np.int64]:
-        """Ask every network for its label, shape (N, m)."""
+        """Return what every network says, shape (N, m)."""
         return models.votes(Samples(np.ascontiguousarray(X), np.zeros(len(X), dtype=np.int64)))

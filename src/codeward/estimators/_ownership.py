@@ -53,7 +53,7 @@ def read_groups(groups: ArrayLike, n_samples: int) -> Ownership:
 
 
 def hash_owners(digests: NDArray[np.uint64], n_parts: int) -> Ownership:
-    """Deal samples to ``n_parts`` pseudo-users by the hash of their content, labels left out.
+    """Split samples into ``n_parts`` pseudo-users by the hash of their content, labels left out.
 
     Deep Partition Aggregation (Levine and Feizi, ICLR 2021): one sample more, less or relabelled touches one part. A
     part may be empty; the number of parts must not depend on the data, or one sample could add a model.

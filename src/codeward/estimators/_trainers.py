@@ -16,7 +16,7 @@ from codeward.codes import Code
 
 
 class Trainer(Protocol):
-    """Fits sub-models and asks them; `TableTrainer` and `ImageTrainer` are the two."""
+    """Fits sub-models and votes with them; `TableTrainer` and `ImageTrainer` are the two."""
 
     def check_inputs(self, owner: Any, X: Any, reset: bool = False) -> Any:
         """Check inputs; at ``reset`` remember their shape on ``owner``."""
@@ -61,7 +61,7 @@ class TableTrainer:
     ----------
     estimator : classifier
     n_jobs : int or None
-        Models fitted and asked at a time; changes no result.
+        Models that fit or vote at a time; changes no result.
     """
 
     def __init__(self, estimator: Any, n_jobs: int | None) -> None:
@@ -111,8 +111,8 @@ class TableTrainer:
         return fitted
 
     def vote(self, models: list[Any], X: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
-        """Ask every sub-model for its label; votes are indices into ``classes``, shape (N, m)."""
-        said = Parallel(n_jobs=self.n_jobs, prefer="threads")(delayed(_ask_model)(model, X) for model in models)
+        """Return what every sub-model says; votes are indices into ``classes``, shape (N, m)."""
+        said = Parallel(n_jobs=self.n_jobs, prefer="threads")(delayed(_predict)(model, X) for model in models)
         return np.stack([np.searchsorted(classes, labels) for labels in said], axis=1).astype(np.int64)
 
 
@@ -135,7 +135,7 @@ def _fit_model(
         raise
 
 
-def _ask_model(model: Any, X: Any) -> NDArray[Any]:
+def _predict(model: Any, X: Any) -> NDArray[Any]:
     return np.asarray(model.predict(X))
 
 
