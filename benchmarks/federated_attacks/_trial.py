@@ -69,7 +69,14 @@ def find_code(n_attackers: int) -> Code:
     """Design the code for k attackers and check what the consensus decoder needs of it."""
     margin = MARGINS[n_attackers]
     code = design(
-        USERS, n_attackers, row_weight=ROW_WEIGHT, guarantee="correct-arbitrary", margin=margin, time_limit=10, seed=0
+        USERS,
+        n_attackers,
+        row_weight=ROW_WEIGHT,
+        guarantee="correct-arbitrary",
+        margin=margin,
+        time_limit=10,
+        seed=0,
+        reproducible=True,
     ).code
     found = inspect(code).margin_arbitrary[n_attackers - 1]
     if found is None or found < margin:

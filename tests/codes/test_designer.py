@@ -18,7 +18,7 @@ from codeward.codes._guarantees import GUARANTEES, make_request, meets, models_l
 
 
 def margins_slowly(matrix: np.ndarray, k: int) -> dict[str, int]:
-    """All margins as DESIGN.md states them, over all pairs of attacker sets, plainly."""
+    """All margins as docs/theory.md defines them, over all pairs of attacker sets, plainly."""
     m, n = matrix.shape
     sets = [chosen for j in range(k + 1) for chosen in combinations(range(n), j)]
     patterns = [matrix[:, list(chosen)].any(axis=1) for chosen in sets]

@@ -37,6 +37,14 @@ class Code:
     Notes
     -----
     The object is immutable: ``matrix`` is a read-only copy. Two codes are equal when their matrices and names are.
+
+    Examples
+    --------
+    >>> code = Code([[1, 0, 1], [0, 1, 1]], users=["ann", "bob", "eve"])
+    >>> code.n_models, code.n_users, code.row_weight
+    (2, 3, 2)
+    >>> code.pattern([0]).tolist()  # the models that learn from ann
+    [True, False]
     """
 
     matrix: NDArray[np.bool_]
@@ -208,7 +216,13 @@ def load_code(path: str | os.PathLike[str]) -> Code:
 
 
 def code_to_json(code: Code) -> dict[str, Any]:
-    """Plain JSON form of a code: ``matrix`` of 0/1 rows, ``users``, ``models``, ``construction``, ``digest``."""
+    """Return the JSON form of a code: ``matrix`` of 0/1 rows, ``users``, ``models``, ``construction``, ``digest``.
+
+    Examples
+    --------
+    >>> code_to_json(Code([[1, 0], [0, 1]]))["matrix"]
+    [[1, 0], [0, 1]]
+    """
     return {
         "matrix": code.matrix.astype(int).tolist(),
         "users": list(code.users) if code.users else None,

@@ -20,20 +20,41 @@ from codeward.codes._properties import find_twin_break
 def minimal_code(n_attackers: int, row_weight: int) -> Code:
     r"""Build the unique minimal BDC(k, r, k + r), :math:`\mathcal{H}^{(k,r)}`, by the recursion of Theorem 3.
 
-    It has :math:`m = \binom{k+r}{k}` models: all rows with exactly k zeros.
+    It has :math:`m = \binom{k+r}{k}` models: all rows with exactly k zeros (Proposition 7 of docs/theory.md).
+
+    Examples
+    --------
+    >>> minimal_code(1, 2).matrix.astype(int).tolist()
+    [[1, 1, 0], [1, 0, 1], [0, 1, 1]]
     """
     _check_positive(n_attackers=n_attackers, row_weight=row_weight)
     return Code(_recurse(n_attackers, row_weight), construction=f"minimal H({n_attackers},{row_weight})")
 
 
 def minimal_correcting_code(n_attackers: int, row_weight: int) -> Code:
-    """Build the minimal BCC(k, r, k + r) of Theorem 5: `minimal_code`, with a row of ones added when r = 1."""
+    """Build the minimal BCC(k, r, k + r) of Theorem 5: `minimal_code`, with a row of ones added when r = 1.
+
+    Proposition 9 of docs/theory.md.
+
+    Examples
+    --------
+    >>> minimal_correcting_code(2, 2).n_models, minimal_correcting_code(2, 1).n_models
+    (6, 4)
+    """
     code = minimal_code(n_attackers, row_weight)
     return add_row_of_ones(code) if row_weight == 1 else code
 
 
 def add_row_of_ones(code: Code) -> Code:
-    """Turn a BDC into a BCC of the same k, r, n by one more model that learns from everybody (Lemma 4)."""
+    """Turn a BDC into a BCC of the same k, r, n by one more model that learns from everybody (Lemma 4).
+
+    Proposition 8 of docs/theory.md.
+
+    Examples
+    --------
+    >>> add_row_of_ones(Code([[1, 0], [0, 1]])).matrix.astype(int).tolist()
+    [[1, 1], [1, 0], [0, 1]]
+    """
     ones = np.ones((1, code.n_users), dtype=bool)
     return Code(np.vstack([ones, code.matrix]), code.users, construction=f"{code.construction} + row of ones")
 
@@ -45,11 +66,17 @@ def duplicated_code(n_users: int, n_attackers: int, row_weight: int, correct: bo
     :math:`r_0 = \lceil r/p \rceil`. Two repairs: that p can ask for more than n columns (k=1, r=11, n=16 asks for 20),
     so any p with :math:`p (k + \lceil r/p \rceil) \le n` is tried and the one with fewest models kept; and it can leave
     more than :math:`k + r_0` columns over, which are filled by repeating the columns from the start as often as needed.
+    Proposition 10 of docs/theory.md.
 
     Raises
     ------
     InputError
         When n < k + r: no code exists (Lemma 2).
+
+    Examples
+    --------
+    >>> duplicated_code(12, 4, 4).n_models
+    15
     """
     _check_positive(n_users=n_users, n_attackers=n_attackers, row_weight=row_weight)
     if n_users < n_attackers + row_weight:
@@ -89,7 +116,13 @@ def _check_positive(**numbers: int) -> None:
 
 
 def bit_code(n_users: int) -> Code:
-    """Write user j's number j + 1 in binary down column j: 1-separable with ceil(log2(n + 1)) rows, the fewest."""
+    """Write user j's number j + 1 in binary down column j: 1-separable with ceil(log2(n + 1)) rows, the fewest.
+
+    Examples
+    --------
+    >>> bit_code(3).matrix.astype(int).tolist()
+    [[1, 0, 1], [0, 1, 1]]
+    """
     if n_users < 1:
         raise InputError(f"users must be at least 1, got {n_users}")
     rows = int(n_users).bit_length()
@@ -104,7 +137,13 @@ def kautz_singleton_code(n_users: int, n_attackers: int) -> Code:
     :math:`L = k(\kappa-1)+1 \le q` points, each symbol written as a unit vector of length q: two columns share at most
     :math:`\kappa - 1` ones, so k columns cannot cover another. Rows: qL, the fewest over the prime powers that fit.
 
-    Not implemented: the point at infinity (L = q + 1).
+    Proposition 11 of docs/theory.md. Not implemented: the point at infinity (L = q + 1).
+
+    Examples
+    --------
+    >>> code = kautz_singleton_code(16, 2)
+    >>> code.n_models, code.row_weight
+    (12, 4)
     """
     if n_users < 1 or n_attackers < 1:
         raise InputError(f"users and attackers must be at least 1, got {n_users} and {n_attackers}")
@@ -140,6 +179,11 @@ def random_separable_code(
     ------
     InputError
         When no draw of ``tries`` is separable: ask for more models or a row weight nearer n / (k + 1).
+
+    Examples
+    --------
+    >>> random_separable_code(6, 1, 3, 4, np.random.default_rng(0)).n_models
+    4
     """
     if not 1 <= row_weight <= n_users:
         raise InputError(f"row weight {row_weight} is not in 1..{n_users}")
@@ -157,7 +201,15 @@ def random_separable_code(
 
 
 def stack_codes(top: Code, bottom: Code) -> Code:
-    """Stack a separable matrix under a BCC: a BTC when both have row weight at least r (Corollary 5.2)."""
+    """Stack a separable matrix under a BCC: a BTC when both have row weight at least r (Corollary 5.2).
+
+    Proposition 11 of docs/theory.md.
+
+    Examples
+    --------
+    >>> stack_codes(duplicated_code(16, 2, 4), kautz_singleton_code(16, 2)).n_models
+    16
+    """
     if top.n_users != bottom.n_users:
         raise InputError(f"cannot stack codes of {top.n_users} and {bottom.n_users} users")
     return Code(
@@ -169,6 +221,11 @@ def partition_code(n_users: int, n_groups: int) -> Code:
     """Split users into ``n_groups`` disjoint groups, one model each; user j goes to group j mod n_groups.
 
     Deep Partition Aggregation (Levine and Feizi, ICLR 2021).
+
+    Examples
+    --------
+    >>> partition_code(4, 2).matrix.astype(int).tolist()
+    [[1, 0, 1, 0], [0, 1, 0, 1]]
     """
     if not 1 <= n_groups <= n_users:
         raise InputError(f"cannot split {n_users} users into {n_groups} groups that each have a user")
@@ -181,6 +238,11 @@ def bagging_code(n_users: int, n_models: int, row_weight: int, rng: np.random.Ge
 
     Bagging as a defense (Jia, Cao and Gong, AAAI 2021), with subsets drawn without replacement so that the row weight
     is constant, as in the paper's codes (e) and (f). A draw that leaves a user without a model is drawn again.
+
+    Examples
+    --------
+    >>> bagging_code(12, 15, 4, np.random.default_rng(0)).row_weight
+    4
     """
     if not 1 <= row_weight <= n_users:
         raise InputError(f"row weight {row_weight} is not in 1..{n_users}")
@@ -212,6 +274,12 @@ def shifted_hash_code(n_groups: int, spread: int, rng: np.random.Generator, n_us
         Draws the shifts.
     n_users : int, optional
         Default kd, one user a part; at least kd - d + 1 so that no model stays empty for certain.
+
+    Examples
+    --------
+    >>> code = shifted_hash_code(3, 2, np.random.default_rng(0))
+    >>> code.n_models, code.matrix.sum(axis=0).tolist()  # every user feeds two models
+    (6, [2, 2, 2, 2, 2, 2])
     """
     size = n_groups * spread
     if n_groups < 1 or spread < 1:
@@ -252,6 +320,11 @@ def named_code(name: str) -> Code:
     toy-c    BCC(1,4,6), as many models as toy-a and twice its row weight
     toy-d    BTC(1,3,6)
     ======== ==============================================================================================
+
+    Examples
+    --------
+    >>> named_code("c").matrix.shape
+    (15, 12)
     """
     build = _BUILDERS.get(name.lower())
     if build is None:
@@ -261,7 +334,13 @@ def named_code(name: str) -> Code:
 
 
 def list_named_codes() -> tuple[str, ...]:
-    """Return the names `named_code` knows."""
+    """Return the names `named_code` knows.
+
+    Examples
+    --------
+    >>> list_named_codes()[:4]
+    ('a', 'b', 'c', 'd')
+    """
     return tuple(_BUILDERS)
 
 

@@ -117,6 +117,13 @@ class Design:
         single users, and `inspect` gives ``track`` = 0.
     note : str
         What to keep in mind: which users share a column, when several do.
+
+    Examples
+    --------
+    >>> from codeward.codes import design
+    >>> found = design(8, 1, 4)
+    >>> found.code.n_models, found.models_lower_bound, found.gap
+    (3, 3, 0)
     """
 
     code: Code
@@ -161,9 +168,9 @@ def design(
         The same as a share of the users (of the samples, with ``weights``), in (0, 1).
     guarantee : {"detect", "correct", "correct-arbitrary", "track"}
         What must hold; *detect*, *correct* and *track* under the deterministic threat model, *correct-arbitrary* under
-        the arbitrary one (DESIGN.md, "Two threat models").
+        the arbitrary one (Propositions 1, 2, 3 and 14 of docs/theory.md).
     margin : int
-        By how many models the property must hold (DESIGN.md, "Margin"); for *track* both the label and the tracking
+        By how many models the property must hold (Propositions 12 to 14); for *track* both the label and the tracking
         margin. The code returned has at least this margin.
     max_models : int, optional
         Most models. Without row weight and utilization, the code of largest row weight found within it is returned.
@@ -189,6 +196,14 @@ def design(
     UnmetError
         When no code that meets the whole request was found (guarantee, margin, row weight, ``max_models``, for single
         users unless ``groups``); the message says what is possible. It is an `InputError` too.
+
+    Examples
+    --------
+    >>> found = design(n_users=13, n_attackers=2, row_weight=9)
+    >>> found.code.n_models, found.gap  # the paper's construction needs 55 models
+    (13, 0)
+    >>> found.construction
+    'hyperplanes of PG(2,3)'
     """
     start = time.monotonic()
     check_request(n_users, n_attackers, guarantee, margin)

@@ -16,6 +16,13 @@ def sketch_code(code: Code, width: int = 100, height: int = 40) -> str:
     """Draw the matrix in text, two characters a cell: a full block is one, a dot is zero.
 
     A matrix larger than ``width`` users or ``height`` models is cut, and the last line says so.
+
+    Examples
+    --------
+    >>> print(sketch_code(Code([[1, 0], [0, 1]])))
+      0 1
+    0 ██·
+    1 · ██
     """
     wide, tall = min(code.n_users, width), min(code.n_models, height)
     label = len(str(tall - 1))
@@ -34,7 +41,17 @@ def sketch_code(code: Code, width: int = 100, height: int = 40) -> str:
 
 
 def plot_code(code: Code, path: str | os.PathLike[str], title: str = "") -> None:
-    """Write the matrix as ``.svg``, ``.png`` or ``.pdf``: black is one, white is zero, axes labelled."""
+    """Write the matrix as ``.svg``, ``.png`` or ``.pdf``: black is one, white is zero, axes labelled.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     plot_code(Code([[1, 0], [0, 1]]), Path(folder, "code.svg"))
+    ...     Path(folder, "code.svg").exists()
+    True
+    """
     check_plot_path(path)
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -69,7 +86,14 @@ MAX_CURVE_MODELS = 2_000
 
 @dataclass(frozen=True)
 class TradeOff:
-    """Models for one k and row weight: the paper's construction, the designer's code, the lower bound."""
+    """Models for one k and row weight: the paper's construction, the designer's code, the lower bound.
+
+    Examples
+    --------
+    >>> point = TradeOff(n_attackers=2, row_weight=9, paper=55, ours=13, bound=13)
+    >>> point.paper / point.ours > 4
+    True
+    """
 
     n_attackers: int
     row_weight: int
@@ -85,6 +109,12 @@ def compare_models(
 
     ``seconds`` is about the time for all of them together. Every search gets the same limit, whatever the clock says,
     so that the same request draws the same curve.
+
+    Examples
+    --------
+    >>> points = compare_models(6, max_attackers=1, seconds=1)
+    >>> [(point.row_weight, point.ours, point.bound) for point in points]
+    [(1, 3, 3), (2, 3, 3), (3, 3, 3), (4, 3, 3), (5, 6, 6)]
     """
     shown = progress or silent()
     cells = []
@@ -109,7 +139,18 @@ def compare_models(
 
 
 def plot_trade_off(points: list[TradeOff], n_users: int, path: str | os.PathLike[str]) -> None:
-    """Draw models (logarithmic) against utilization as ``.svg``, ``.png`` or ``.pdf``, one colour a k."""
+    """Draw models (logarithmic) against utilization as ``.svg``, ``.png`` or ``.pdf``, one colour a k.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> points = [TradeOff(1, 2, 3, 3, 3), TradeOff(1, 3, 4, 3, 3)]
+    >>> with TemporaryDirectory() as folder:
+    ...     plot_trade_off(points, 6, Path(folder, "curve.svg"))
+    ...     Path(folder, "curve.svg").exists()
+    True
+    """
     check_plot_path(path)
     from matplotlib.figure import Figure
 

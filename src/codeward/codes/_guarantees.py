@@ -11,7 +11,7 @@ from codeward.codes._code import Code
 from codeward.codes._patterns import count_attacker_sets, enumerate_patterns
 from codeward.codes._properties import MAX_PAIRS, count_pairs, find_correction_break, find_margins, find_twin_break
 
-#: The guarantees a code can be designed for; DESIGN.md, "Properties" and "Two threat models".
+#: The guarantees a code can be designed for: Propositions 1, 2, 14 and 3 of docs/theory.md.
 GUARANTEES = ("detect", "correct", "correct-arbitrary", "track")
 #: Users a code is designed for at most.
 MAX_USERS = 100_000
@@ -141,6 +141,8 @@ def tracks_groups(matrix: NDArray[np.bool_], request: Request, groups: Request) 
 def covering_bound(n_points: int, block_size: int, strength: int, fold: int = 1) -> int:
     r"""Bound from below the blocks of a covering in which every t-set lies in at least ``fold`` blocks.
 
+    The zero sets of a code are such blocks (Proposition 5 of docs/theory.md); proofs are in Proposition 6.
+
     Schönheim's bound (1964) in its :math:`\lambda`-fold form,
     :math:`C_\lambda(v,b,t) \ge \lceil \frac{v}{b} C_\lambda(v-1,b-1,t-1) \rceil`, sharpened at every level by
 
@@ -152,6 +154,11 @@ def covering_bound(n_points: int, block_size: int, strength: int, fold: int = 1)
     ----------
     n_points, block_size, strength, fold : int
         v, b, t and :math:`\lambda`, with v >= b >= t >= 0.
+
+    Examples
+    --------
+    >>> covering_bound(13, 4, 2)  # the lines of the projective plane of order 3 attain it
+    13
     """
     # Level j bounds C(v, b - t + j, j) for every v; each level needs only the one before.
     smallest = block_size - strength
@@ -175,7 +182,7 @@ def covering_bound(n_points: int, block_size: int, strength: int, fold: int = 1)
 def models_lower_bound(
     n_users: int, n_attackers: int, row_weight: int, guarantee: str = "correct", margin: int = 1
 ) -> int:
-    """Bound from below the models of any code with this guarantee and margin.
+    """Bound from below the models of any code with this guarantee and margin (Proposition 6 of docs/theory.md).
 
     Parameters
     ----------
@@ -183,12 +190,17 @@ def models_lower_bound(
         n, k, r.
     guarantee : {"detect", "correct", "correct-arbitrary", "track"}
     margin : int
-        The margin d of DESIGN.md.
+        By how many models it holds (Propositions 12 to 14 of docs/theory.md).
 
     Raises
     ------
     InputError
         When no such code exists.
+
+    Examples
+    --------
+    >>> models_lower_bound(12, 2, 6)
+    6
     """
     return bound_models(make_request(n_users, n_attackers, row_weight, guarantee, margin))
 

@@ -50,6 +50,15 @@ class Inspection:
         For each property that fails, the smallest coalition that breaks it.
     notes : tuple of str
         What was cut short, with sizes.
+
+    Examples
+    --------
+    >>> from codeward.codes import inspect, named_code
+    >>> found = inspect(named_code("d"))
+    >>> found.detect, found.correct, found.correct_arbitrary, found.track
+    (2, 2, 1, 0)
+    >>> found.witness["detect"].attackers
+    ((0, 1, 2),)
     """
 
     code: Code
@@ -99,6 +108,8 @@ class Inspection:
 def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
     """Find the largest k of each property, the margins, and the coalitions that break them.
 
+    Propositions 1 to 4 and 12 to 14 of docs/theory.md say what each of them guarantees under which threat model.
+
     Parameters
     ----------
     code : Code
@@ -110,6 +121,12 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
     ------
     TooLargeError
         When ``max_attackers`` asks for more attacker sets than fit.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> inspect(named_code("c")).margin  # for 1, 2, 3 and 4 attackers
+    (7, 5, 3, 1)
     """
     notes: list[str] = []
     if max_attackers is not None and max_attackers > code.n_users:

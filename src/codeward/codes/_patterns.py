@@ -37,6 +37,14 @@ class PatternTable:
         The first such set (fewest users, then lexicographic), padded with -1.
     twins : ndarray of int32, shape (P, k)
         The second one, all -1 where the pattern belongs to a single set.
+
+    Examples
+    --------
+    >>> table = enumerate_patterns(Code([[1, 0, 1], [0, 1, 1]]), 1)
+    >>> table.bits.astype(int).tolist()
+    [[0, 0], [1, 0], [0, 1], [1, 1]]
+    >>> table.attacker_set(3), table.weights.tolist()
+    ((2,), [0, 1, 1, 2])
     """
 
     words: NDArray[np.uint64]
@@ -77,7 +85,13 @@ class PatternTable:
 
 
 def count_attacker_sets(n_users: int, max_attackers: int) -> int:
-    r"""Count the attacker sets :math:`\sum_{j=0}^{k} \binom{n}{j}`."""
+    r"""Count the attacker sets :math:`\sum_{j=0}^{k} \binom{n}{j}`.
+
+    Examples
+    --------
+    >>> count_attacker_sets(12, 2)
+    79
+    """
     total = term = 1
     for j in range(min(max_attackers, n_users)):
         term = term * (n_users - j) // (j + 1)
@@ -87,6 +101,8 @@ def count_attacker_sets(n_users: int, max_attackers: int) -> int:
 
 def enumerate_patterns(code: Code, max_attackers: int, max_sets: int = MAX_ATTACKER_SETS) -> PatternTable:
     """Tabulate the distinct hit patterns of all attacker sets of at most ``max_attackers`` users.
+
+    All that attackers can do depends on their pattern (Proposition 4 of docs/theory.md).
 
     Parameters
     ----------
@@ -100,6 +116,14 @@ def enumerate_patterns(code: Code, max_attackers: int, max_sets: int = MAX_ATTAC
     ------
     TooLargeError
         With the number of sets, when it is over ``max_sets``.
+
+    Examples
+    --------
+    >>> table = enumerate_patterns(Code([[1, 1, 0], [0, 0, 1]]), 2)
+    >>> [table.attacker_set(row) for row in range(len(table.words))]
+    [(), (0,), (2,), (0, 2)]
+    >>> table.counts.tolist()  # sets of 0, 1 and 2 users with each pattern
+    [[1, 0, 0], [0, 2, 1], [0, 1, 0], [0, 0, 2]]
     """
     n_sets = count_attacker_sets(code.n_users, max_attackers)
     numbers = n_sets * (max_attackers + 4 * -(-code.n_models // 64))
@@ -150,7 +174,13 @@ def enumerate_patterns(code: Code, max_attackers: int, max_sets: int = MAX_ATTAC
 
 
 def pack_words(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Pack booleans of shape (P, m) into words of shape (P, ceil(m / 64)), bit i of a row at bit i % 64."""
+    """Pack booleans of shape (P, m) into words of shape (P, ceil(m / 64)), bit i of a row at bit i % 64.
+
+    Examples
+    --------
+    >>> pack_words(np.array([[True, False, True]])).tolist()
+    [[5]]
+    """
     packed = np.packbits(bits, axis=1, bitorder="little")
     words = np.zeros((bits.shape[0], -(-bits.shape[1] // 64) * 8), dtype=np.uint8)
     words[:, : packed.shape[1]] = packed
@@ -159,7 +189,13 @@ def pack_words(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
 
 
 def unpack_words(words: NDArray[np.uint64], n_bits: int) -> NDArray[np.bool_]:
-    """Inverse of `pack_words`, shape (P, n_bits)."""
+    """Undo `pack_words`, shape (P, n_bits).
+
+    Examples
+    --------
+    >>> unpack_words(np.array([[5]], dtype=np.uint64), 3).astype(int).tolist()
+    [[1, 0, 1]]
+    """
     octets = np.ascontiguousarray(words.astype("<u8")).view(np.uint8)
     return np.unpackbits(octets, axis=1, count=n_bits, bitorder="little").astype(bool)
 
@@ -171,7 +207,13 @@ def full_words(n_bits: int) -> NDArray[np.uint64]:
 
 
 def sort_rows(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the stable order that sorts rows of words lexicographically, shape (P,)."""
+    """Return the stable order that sorts rows of words lexicographically, shape (P,).
+
+    Examples
+    --------
+    >>> sort_rows(np.array([[2, 1], [1, 9], [1, 3]], dtype=np.uint64)).tolist()
+    [2, 1, 0]
+    """
     if words.shape[1] == 1:
         return np.argsort(words[:, 0], kind="stable")
     return np.lexsort(words.T[::-1])

@@ -3,7 +3,7 @@ r"""Which attacker sets break a code: detection, correction and tracking, each w
 Everything is nested in k (what two users break, three break), so a property is described by the *size* of the smallest
 coalition that breaks it: the property holds exactly for the k below that size.
 
-Margins: how many wrong votes a code tolerates (DESIGN: "Margin").
+Margins: how many wrong votes a code tolerates (Propositions 12 to 14 of docs/theory.md).
 
 For two hit patterns s, s' let B be the number of models neither hits. All three margins follow from B and the weights:
 
@@ -38,6 +38,11 @@ class Break:
         Users needed. The property holds for every k below.
     attackers : tuple of attacker sets
         One set that hits every model, or the two sets whose outcomes cannot be told apart.
+
+    Examples
+    --------
+    >>> Break(2, ((0, 1),)).size - 1  # the largest k for which the property holds
+    1
     """
 
     size: int
@@ -45,7 +50,15 @@ class Break:
 
 
 def find_detection_break(table: PatternTable) -> Break | None:
-    """Find the fewest users that hit every model: BDC(k) holds below that size (Definition 2.1 of the paper)."""
+    """Find the fewest users that hit every model: BDC(k) holds below that size (Proposition 1 of docs/theory.md).
+
+    Examples
+    --------
+    >>> from codeward.codes import Code, enumerate_patterns
+    >>> table = enumerate_patterns(Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), 3)
+    >>> find_detection_break(table)
+    Break(size=3, attackers=((0, 1, 2),))
+    """
     rows = np.flatnonzero((table.words == full_words(table.n_models)).all(axis=1))
     if rows.size == 0:
         return None
@@ -54,10 +67,17 @@ def find_detection_break(table: PatternTable) -> Break | None:
 
 
 def find_correction_break(table: PatternTable) -> Break | None:
-    """Find the least k at which two k-sums are complements: BCC(k) holds below (Definition 2.2).
+    """Find the least k at which two k-sums are complements: BCC(k) holds below (Proposition 2 of docs/theory.md).
 
     The empty set and a set that hits every model are complements too, so a break of detection is found here as well.
-    No pairwise loop: patterns and complements are sorted together, and equal neighbours are the pairs.
+    No pairwise loop: patterns and complements are sorted together, and equal neighbours are the pairs (Proposition 4).
+
+    Examples
+    --------
+    >>> from codeward.codes import Code, enumerate_patterns
+    >>> table = enumerate_patterns(Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), 3)
+    >>> find_correction_break(table)
+    Break(size=2, attackers=((0,), (1, 2)))
     """
     flipped = table.words ^ full_words(table.n_models)
     both = np.concatenate([table.words, flipped])
@@ -79,7 +99,13 @@ def find_correction_break(table: PatternTable) -> Break | None:
 def find_twin_break(table: PatternTable) -> Break | None:
     """Find the least k at which two attacker sets share a hit pattern and cannot be told apart.
 
-    BTC(k) holds while neither this nor `find_correction_break` has happened (Definition 2.3).
+    BTC(k) holds while neither this nor `find_correction_break` has happened (Proposition 3 of docs/theory.md).
+
+    Examples
+    --------
+    >>> from codeward.codes import Code, enumerate_patterns
+    >>> find_twin_break(enumerate_patterns(Code([[1, 1, 0], [0, 0, 1]]), 1))
+    Break(size=1, attackers=((0,), (1,)))
     """
     sizes = (table.twins >= 0).sum(axis=1)
     rows = np.flatnonzero(sizes > 0)
@@ -90,7 +116,17 @@ def find_twin_break(table: PatternTable) -> Break | None:
 
 
 def find_tracking_break(table: PatternTable) -> Break | None:
-    """Find the least k at which BTC(k) fails: by confusion of labels or by twins, whichever needs fewer users."""
+    """Find the least k at which BTC(k) fails: by confusion of labels or by twins, whichever needs fewer users.
+
+    Proposition 3 of docs/theory.md.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code, enumerate_patterns
+    >>> table = enumerate_patterns(Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), 3)
+    >>> find_tracking_break(table)
+    Break(size=2, attackers=((0,), (1, 2)))
+    """
     breaks = [found for found in (find_correction_break(table), find_twin_break(table)) if found]
     return min(breaks, key=lambda found: found.size, default=None)
 
@@ -106,6 +142,11 @@ def find_smallest_cover(code: Code, time_limit: float = 5.0) -> tuple[int, tuple
         Proved: no coalition smaller than this hits every model. Equals ``len(cover)`` when solved to the end.
     cover : tuple of int
         A coalition that does (not always a smallest one when time ran out).
+
+    Examples
+    --------
+    >>> find_smallest_cover(Code([[1, 0, 1], [0, 1, 1]]))
+    (1, (2,))
     """
     cover = _greedy_cover(code)
     if code.matrix.size > MAX_COVER_CELLS:
@@ -151,7 +192,13 @@ _BLOCK = 1024
 
 @dataclass(frozen=True)
 class Margins:
-    """The three margins for k = 1, 2, ...: entry k - 1 of each tuple."""
+    """The three margins for k = 1, 2, ...: entry k - 1 of each tuple.
+
+    Examples
+    --------
+    >>> Margins(label=(3, 1), tracking=(2, 0), arbitrary=(1, 0)).label[0]  # one attacker
+    3
+    """
 
     label: tuple[int, ...]
     tracking: tuple[int, ...]
@@ -167,11 +214,19 @@ def count_pairs(table: PatternTable, max_attackers: int) -> int:
 def find_margins(table: PatternTable, max_attackers: int | None = None) -> Margins:
     """Compute all margins for k = 1 .. ``max_attackers`` by comparing all pairs of distinct patterns.
 
+    What they are worth: Proposition 12 (label), 13 (tracking) and 14 (arbitrary attackers) of docs/theory.md.
+
     Parameters
     ----------
     table : PatternTable
     max_attackers : int, optional
         Largest k; what the table enumerates when not given. See `count_pairs` for the cost.
+
+    Examples
+    --------
+    >>> from codeward.codes import enumerate_patterns, named_code
+    >>> find_margins(enumerate_patterns(named_code("c"), 4)).label
+    (7, 5, 3, 1)
     """
     limit = table.max_attackers if max_attackers is None else min(max_attackers, table.max_attackers)
     m = table.n_models

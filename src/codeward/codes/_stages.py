@@ -1,8 +1,8 @@
 """Tracking groups of users, where single users are too many to be told apart by enumeration.
 
-DESIGN.md, "Properties": tracking asks that all k-sums differ, which is verified over all attacker sets. For a thousand
-users these are too many. Users are then hashed onto the columns of a smaller BTC: k users fall on at most k groups, so
-the groups that attack are named, and everything else holds for single users.
+Tracking asks that all k-sums differ (Proposition 3 of docs/theory.md), which is verified over all attacker sets. For a
+thousand users these are too many. Users are then hashed onto the columns of a smaller BTC: k users fall on at most k
+groups, so the groups that attack are named, and everything else holds for single users.
 
 The order of searches for one request.
 """
