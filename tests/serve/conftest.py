@@ -46,11 +46,11 @@ def serving(opened, tmp_path):
     from codeward.serve._settings import ServeSettings
 
     @contextmanager
-    def serve(run=opened, ledger=None, token=None, limits=None):
-        settings = ServeSettings(port=0, token=token)
+    def serve(run=opened, ledger=None, token=None, limits=None, trusted_proxies=()):
+        settings = ServeSettings(port=0, token=token, trusted_proxies=trusted_proxies)
         app = make_app(run, ledger or Ledger(tmp_path / "ledger.sqlite"), settings, limits)
         bound, url = listen(settings)
-        server = make_server(app)
+        server = make_server(app, settings, limits)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         while not server.started:

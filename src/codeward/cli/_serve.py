@@ -14,6 +14,9 @@ def serve(
     ledger: str = typer.Option(None, metavar="URL", help="Incident ledger: a file or URL; default RUN_DIR's own."),
     token_file: Path = typer.Option(None, help="File with the bearer token; else the variable CODEWARD_TOKEN."),
     insecure: bool = typer.Option(False, "--insecure", help="Allow other machines in without a token."),
+    trusted_proxy: list[str] = typer.Option(
+        [], metavar="ADDRESS", help="Proxy (address or network) whose X-Forwarded-For tells clients apart; repeatable."
+    ),
     threshold: float = typer.Option(0.5, metavar="P", help="Attack probability above which an input is an incident."),
     attackers: int = typer.Option(None, help="Which cell: number of simulated attackers; default the most."),
     repeat: int = typer.Option(0, help="Which cell: repeat."),
@@ -31,7 +34,7 @@ def serve(
     from codeward.serve._settings import ServeSettings, read_token
 
     # The cheap checks first: a wrong option is refused before models are loaded.
-    settings = ServeSettings(host, port, read_token(token_file), insecure)
+    settings = ServeSettings(host, port, read_token(token_file), insecure, tuple(trusted_proxy))
     if not (run_dir / "code.json").is_file():
         raise typer.BadParameter(f"{run_dir} is no run folder (no code.json)", param_hint="RUN_DIR")
 
@@ -70,4 +73,4 @@ def serve(
         )
     if not settings.is_loopback and settings.token is None:
         print("codeward: warning: anyone who reaches this address may use it (--insecure)", file=sys.stderr)
-    run_server(app, socket)
+    run_server(app, socket, settings)

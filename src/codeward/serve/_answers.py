@@ -70,10 +70,12 @@ class Predictions(_Answer):
 
 
 class Health(_Answer):
-    """The service is up."""
+    """How the service is."""
 
-    status: Literal["ok"]
+    status: Literal["ok", "degraded", "failing"]
     version: str
+    ledger: str = Field(description="ok, or why flagged inputs get 503.")
+    models: str = Field(description="current, or why others should be served.")
 
 
 class Picture(_Answer):

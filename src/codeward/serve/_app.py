@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from itertools import repeat
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,11 +27,13 @@ from codeward.serve._guard import Verdict
 from codeward.serve._incident import Incident, find_incidents
 from codeward.serve._inputs import digest_image, read_images
 from codeward.serve._ledger import Ledger
-from codeward.serve._limits import Limits, read_body, refuse
+from codeward.serve._limits import BodyPool, Limits, read_body, refuse
 from codeward.serve._metrics import Metrics
 from codeward.serve._opening import GuardedRun
 from codeward.serve._record import EvidenceDesk
+from codeward.serve._server import group_address
 from codeward.serve._settings import ServeSettings
+from codeward.serve._watch import HealthWatch
 
 _PAGE = {
     "page.css": "text/css",
@@ -36,7 +41,7 @@ _PAGE = {
     "draw.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-#: A body past this is parsed off the event loop, so that it holds up nobody else.
+#: A body past this is read off the event loop, one at a time: JSON holds the interpreter until it is read.
 _LARGE = 64 * 1024
 #: Inputs of one pass over the models.
 _PASS = 64
@@ -70,7 +75,10 @@ class _Endpoint:
         self.certifying = MicroBatcher(run.guard.certify, _CERTIFIED, limits.batch)
         self.recording = MicroBatcher(ledger.record_all, _PASS, limits.waiting)
         self.desk = EvidenceDesk(run, ledger)
-        self.in_flight = 0
+        self.in_flight: Counter[str] = Counter()
+        self.bodies = BodyPool(limits.pending_bytes)
+        self.reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="codeward-body")
+        self.health_watch = HealthWatch(ledger, *_watched(run))
         self.metrics.waiting.set_function(lambda: self.judging.queued)
 
     def build(self) -> FastAPI:
@@ -105,7 +113,10 @@ class _Endpoint:
             ("/evidence", self.evidence, answers.Evidence),
         ):
             more = (422, 503) if path in ("/incidents", "/evidence") else ()
-            app.add_api_route(path, answer, response_model=model, responses=answers.problems(*locked, *more))
+            known = answers.problems(*locked, *more)
+            if model is answers.Health:
+                known[503] = {"model": model, "description": "The ledger takes no incidents."}
+            app.add_api_route(path, answer, response_model=model, responses=known)
         text: dict[int | str, dict[str, Any]] = {
             200: {"content": {"text/plain": {}}, "description": "Prometheus text."}
         }
@@ -116,7 +127,11 @@ class _Endpoint:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        looking = asyncio.create_task(self.health_watch.run())
         yield
+        looking.cancel()
+        self.health_watch.close()
+        self.reading.shutdown(wait=False, cancel_futures=True)
         self.judging.close()
         self.certifying.close()
         self.recording.close()
@@ -131,14 +146,17 @@ class _Endpoint:
         certify: Annotated[bool, Query(description="Also search the certificates; takes much longer.")] = False,
     ) -> Response:
         """Judge one or more images; every flagged one is recorded as an incident before the answer is sent."""
-        if self.in_flight >= self.limits.in_flight:
+        client = group_address(request.client.host if request.client else "")
+        if self.in_flight.total() >= self.limits.in_flight or self.in_flight[client] >= self.limits.per_client:
             raise refuse(429, "too many requests at once", retry_after=1)
-        self.in_flight += 1
+        self.in_flight[client] += 1
+        held = 0
         try:
-            body = await read_body(request, self.limits)
+            body = await read_body(request, self.limits, self.bodies)
+            held = len(body)
             arguments = (body, request.headers.get("content-type", ""), self.run.guard.models.shape, self.limits)
-            if len(body) > _LARGE:
-                images = await run_in_threadpool(read_images, *arguments)
+            if held > _LARGE:
+                images = await asyncio.get_running_loop().run_in_executor(self.reading, read_images, *arguments)
             else:
                 images = read_images(*arguments)
             try:
@@ -149,9 +167,13 @@ class _Endpoint:
             except TimeoutError:
                 raise refuse(504, f"no answer within {self.limits.seconds:g} seconds", retry_after=5) from None
             except OSError as error:
+                self.health_watch.note(recorded=False)
                 raise refuse(503, f"an incident could not be recorded: {error}", retry_after=5) from error
         finally:
-            self.in_flight -= 1
+            self.bodies.release(held)
+            self.in_flight[client] -= 1
+            if not self.in_flight[client]:
+                del self.in_flight[client]
         return Response(content, media_type="application/json")
 
     async def _answer(self, images: NDArray[np.float32], certify: bool) -> str:
@@ -167,6 +189,8 @@ class _Endpoint:
         calm = [verdict.votes for verdict in verdicts if not verdict.flagged] if certify else []
         certificates = iter(await self.certifying.submit(calm)) if calm else repeat("null")
         numbers = iter(await self.recording.submit(found)) if found else iter(())
+        if found:
+            self.health_watch.note(recorded=True)
         self.metrics.inputs.labels("true").inc(len(found))
         self.metrics.inputs.labels("false").inc(len(images) - len(found))
         self.metrics.incidents.inc(len(found))
@@ -183,9 +207,12 @@ class _Endpoint:
         guard = self.run.guard
         return find_incidents(verdict.decoded, [verdict.votes], [digest], guard.code, self.run.cell.id, guard.threshold)
 
-    async def health(self) -> dict[str, str]:
-        """Say that the service is up."""
-        return {"status": "ok", "version": __version__}
+    async def health(self, response: Response) -> dict[str, str]:
+        """Say whether the service is up, the ledger takes incidents (503 if not), and the models are the run's."""
+        report = self.health_watch.report()
+        if report["status"] == "failing":
+            response.status_code = 503
+        return report
 
     async def expose(self) -> Response:
         """Return the metrics for Prometheus."""
@@ -225,6 +252,13 @@ class _Endpoint:
         if name == "page.css":  # the look shared with the report comes first
             content = files("codeward.report").joinpath("look.css").read_bytes() + content
         return Response(content, media_type=_PAGE.get(name, "text/html"), headers={"Cache-Control": "no-cache"})
+
+
+def _watched(run: GuardedRun) -> tuple[Path, list[Path]]:
+    """Return the run folder, and files of it that change when its models do."""
+    folder = Path(run.cell.folder)
+    stem = f"repeat{run.cell.repeat}-attackers{run.cell.n_attackers}"
+    return folder, [folder / "code.json", folder / "records" / f"{stem}.json"]
 
 
 async def _explain_parameters(request: Request, error: Exception) -> JSONResponse:

@@ -25,16 +25,24 @@ class ServeSettings:
         Bearer token that clients must show.
     insecure : bool
         Listen beyond this machine without a token, knowingly.
+    trusted_proxies : tuple of str
+        Addresses or networks (10.0.0.0/8) of proxies whose X-Forwarded-For says who a client is.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     token: str | None = field(default=None, repr=False)
     insecure: bool = False
+    trusted_proxies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise InputError(f"port: expected 0..65535, got {self.port}")
+        for proxy in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise InputError(f"trusted proxy: {proxy} is no address or network ({error})") from error
         if not self.is_loopback and self.token is None and not self.insecure:
             raise InputError(
                 f"host: {self.host} is open to other machines; set a token ({TOKEN_VARIABLE} or --token-file), "
@@ -50,6 +58,14 @@ class ServeSettings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    def trusts(self, host: str) -> bool:
+        """Whether an address is a trusted proxy's."""
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return any(address in ipaddress.ip_network(proxy) for proxy in self.trusted_proxies)
 
     @property
     def allowed_hosts(self) -> frozenset[str] | None:
