@@ -1,6 +1,6 @@
 """Backdoor attacks as functions from data to data, for experiments."""
 
-from codeward.attacks._groups import (
+from codeward.attacks._poisoning import (
     FRACTION,
     AttackGroup,
     AttackKind,

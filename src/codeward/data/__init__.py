@@ -3,9 +3,8 @@
 from codeward.data._catalog import CATALOG, Entry
 from codeward.data._datasets import DatasetPair, find_data_dir, load_dataset
 from codeward.data._fetch import check_dataset, fetch_dataset
-from codeward.data._plots import plot_class_shares
 from codeward.data._samples import Overlay, Samples, render
-from codeward.data._splits import halve_test, split_dirichlet, split_groups, split_iid
+from codeward.data._splits import halve_test, plot_class_shares, split_dirichlet, split_groups, split_iid
 
 __all__ = [
     "CATALOG",

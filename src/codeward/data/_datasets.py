@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward.data._catalog import CATALOG, CIFAR_PYTHON_MD5, Entry
-from codeward.data._readers import parse_cifar_binary, parse_cifar_python, parse_idx_pair, read_checked, read_npz
+from codeward.data._dataset_files import parse_cifar_binary, parse_cifar_python, parse_idx_pair, read_checked, read_npz
 from codeward.data._samples import Samples
 
 #: Shares of scikit-learn's digits (and of an .npz without test set) kept for testing.

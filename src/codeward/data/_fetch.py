@@ -13,8 +13,8 @@ from codeward._errors import InputError
 from codeward._files import write_atomic
 from codeward._progress import Progress, show_progress
 from codeward.data._catalog import CATALOG, DataFile, Entry
+from codeward.data._dataset_files import read_checked
 from codeward.data._datasets import find_data_dir, load_files
-from codeward.data._readers import read_checked
 
 #: Environment variable with a mirror to use instead of a data set's home; files keep their names under it.
 MIRROR = "CODEWARD_MIRROR"

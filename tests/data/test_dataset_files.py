@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeward._errors import InputError
-from codeward.data import _readers
+from codeward.data import _dataset_files
 from codeward.data._catalog import DataFile
-from codeward.data._readers import (
+from codeward.data._dataset_files import (
     parse_cifar_binary,
     parse_cifar_python,
     parse_idx,
@@ -111,7 +111,7 @@ def test_a_packed_file_with_a_published_checksum_is_not_unpacked_before_it_match
 
 
 def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(_readers, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(_dataset_files, "MAX_UNPACKED_BYTES", 1000)
     (tmp_path / "part.gz").write_bytes(gzip.compress(bytes(10**6)))
     with pytest.raises(InputError, match="unpacks to more"):
         read_checked(tmp_path, DataFile("part", "0" * 32))
@@ -273,7 +273,7 @@ def test_a_truncated_or_damaged_npz_is_refused(tmp_path):
 
 
 def test_an_npz_bomb_is_refused_by_its_stated_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(_readers, "MAX_ARRAY_BYTES", 10_000)
+    monkeypatch.setattr(_dataset_files, "MAX_ARRAY_BYTES", 10_000)
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("images.npy", bytes(10**6))
     with pytest.raises(InputError, match="1000000 bytes, 10000 at most"):
