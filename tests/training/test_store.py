@@ -13,7 +13,7 @@ import torch
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.training import PRESETS, ModelPlan, ModelStore, model_key, train_ensemble
+from codeward.training import PRESETS, BatchedEnsemble, ModelPlan, ModelStore, model_key, train_ensemble
 
 RECIPE = replace(PRESETS["digits"], epochs=1, batch_size=32)
 KEY = "ab" * 32
@@ -65,14 +65,32 @@ def flip_a_byte(path):
     path.write_bytes(content)
 
 
+def link_to_9_gigabytes(path):
+    large = path.with_name("large")
+    with large.open("wb") as file:
+        file.truncate(9 * 2**30)
+    path.unlink()
+    path.symlink_to(large)
+
+
+def replace_by_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ("pattern", "damage"),
     [
         ("*.safetensors", flip_a_byte),
         ("*.safetensors", lambda path: path.write_bytes(path.read_bytes()[:-10])),
         ("*.safetensors", Path.unlink),
+        ("*.safetensors", link_to_9_gigabytes),
+        ("*.safetensors", replace_by_a_pipe),
         ("*.json", lambda path: path.write_text("{")),
         ("*.json", lambda path: path.write_text('{"file": 3, "sha256": "0"}')),
+        ("*.json", lambda path: path.write_text(path.read_text().replace('"bytes": ', '"bytes": -'))),
+        ("*.json", lambda path: path.write_text('{"about": ' + "[" * 100_000)),
+        ("*.json", replace_by_a_pipe),
     ],
 )
 def test_a_damaged_entry_is_reported_and_trained_again_with_the_same_bytes(tmp_path, caplog, pattern, damage):
@@ -166,3 +184,12 @@ def test_two_processes_on_one_store_leave_one_whole_store(tmp_path):
 def test_keys_are_those_of_stores_that_exist(computation, key):
     plan = ModelPlan((0, 2), 1, 123)
     assert model_key(plan, ["aa", "bb", "cc"], PRESETS["digits"], "net", computation) == key
+
+
+def test_whole_weights_of_another_network_are_refused_in_one_line(tmp_path):
+    users, store = make_users(), ModelStore(tmp_path)
+    ensemble = train_ensemble(users, Code([[1, 1, 1]]), RECIPE, 0, store, "cpu")
+    store.save_weights(ensemble.keys[0], {"0.weight": torch.zeros(3)}, {})
+    for ask in (ensemble.votes, lambda samples: BatchedEnsemble(ensemble)):
+        with pytest.raises(InputError, match="do not fit digits-cnn; remove it from the store"):
+            ask(users[0])

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import pickle
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward import _files as files
 from codeward._errors import InputError
 from codeward.data._catalog import DataFile
 from codeward.data._samples import Samples
 
 _CIFAR_RECORD = 1 + 3 * 32 * 32
-#: Larger .npz arrays are refused before they are read into memory.
-MAX_ARRAY_BYTES = 8 * 2**30
-#: Gzip files that unpack to more are refused before they fill the memory; the largest official file has 47 MB.
+#: Data files and .npz files whose arrays take more are refused before they are read into memory.
+MAX_BYTES = files.LARGEST_FILE
+#: Official files that are larger, packed or not, are refused before they fill the memory; the largest has 47 MB.
 MAX_UNPACKED_BYTES = 2**28
 #: Labels number the classes from 0; a higher one is an id or a mistake.
 MAX_CLASSES = 10_000
@@ -30,10 +30,10 @@ def read_checked(folder: Path, file: DataFile) -> bytes:
     plain = folder / file.name
     packed = plain.with_name(plain.name + ".gz")
     if plain.is_file():
-        content = plain.read_bytes()
+        content = files.read_bytes(plain, MAX_UNPACKED_BYTES)
         found = plain
     elif packed.is_file():
-        raw = packed.read_bytes()
+        raw = files.read_bytes(packed, MAX_UNPACKED_BYTES)
         if file.packed_md5 and _md5(raw) != file.packed_md5:
             raise InputError(f"{packed}: damaged or not the official file (md5 {_md5(raw)}, not {file.packed_md5})")
         try:
@@ -126,10 +126,8 @@ def read_npz(path: Path) -> tuple[Samples, Samples | None, NDArray[Any] | None]:
 
     Images are uint8, or floats within 0..1; shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels.
     """
-    arrays = _read_arrays(path)
-    for name in ("images", "labels"):
-        if name not in arrays:
-            raise InputError(f"{path}: holds no array {name!r}; expected images and labels")
+    optional = ("test_images", "test_labels", "groups")
+    arrays = files.read_npz(path, ("images", "labels"), optional, limit=MAX_BYTES, kinds="biufUS")
     train = _npz_samples(arrays["images"], arrays["labels"], path)
     test = None
     if "test_images" in arrays or "test_labels" in arrays:
@@ -141,27 +139,9 @@ def read_npz(path: Path) -> tuple[Samples, Samples | None, NDArray[Any] | None]:
     groups = arrays.get("groups")
     if groups is not None and groups.shape != (len(train),):
         raise InputError(f"{path}: groups of shape {groups.shape}, expected one a training image ({len(train)},)")
+    if groups is not None and groups.dtype.kind == "f" and not np.isfinite(groups).all():
+        raise InputError(f"{path}: groups must be finite: a number or a name of the user of every training image")
     return train, test, groups
-
-
-_NPZ_NAMES = ("images", "labels", "test_images", "test_labels", "groups")
-
-
-def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays codeward knows; their stated sizes are looked at before anything is unpacked."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
-            names = [name for name in _NPZ_NAMES if f"{name}.npy" in sizes]
-            for name in names:
-                if sizes[f"{name}.npy"] > MAX_ARRAY_BYTES:
-                    raise InputError(f"{path}: {name} has {sizes[f'{name}.npy']} bytes, {MAX_ARRAY_BYTES} at most")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: np.asarray(file[name]) for name in names}
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path}: not a readable .npz without objects ({error})") from error
 
 
 def _npz_samples(images: NDArray[Any], labels: NDArray[Any], path: Path) -> Samples:

@@ -9,8 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward._files import read_bytes
 from codeward.data._catalog import CATALOG, CIFAR_PYTHON_MD5, Entry
-from codeward.data._dataset_files import parse_cifar_binary, parse_cifar_python, parse_idx_pair, read_checked, read_npz
+from codeward.data._dataset_files import (
+    MAX_UNPACKED_BYTES,
+    parse_cifar_binary,
+    parse_cifar_python,
+    parse_idx_pair,
+    read_checked,
+    read_npz,
+)
 from codeward.data._samples import Samples
 
 #: Shares of scikit-learn's digits (and of an .npz without test set) kept for testing.
@@ -89,7 +97,9 @@ def _parse_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
     missing = [file.name for file in entry.train + entry.test if not _is_there(folder / file.name)]
     if missing and entry.name == "cifar10" and python_batches.is_dir():
         parts = {
-            name: parse_cifar_python(_read(python_batches / name), md5, str(python_batches / name))
+            name: parse_cifar_python(
+                read_bytes(python_batches / name, MAX_UNPACKED_BYTES), md5, str(python_batches / name)
+            )
             for name, md5 in CIFAR_PYTHON_MD5.items()
         }
         return _join([parts[name] for name in parts if name != "test_batch"]), parts["test_batch"]
@@ -112,12 +122,6 @@ def _is_there(path: Path) -> bool:
     return path.is_file() or path.with_name(path.name + ".gz").is_file()
 
 
-def _read(path: Path) -> bytes:
-    if not path.is_file():
-        raise InputError(f"{path}: missing")
-    return path.read_bytes()
-
-
 def _join(parts: list[Samples]) -> Samples:
     return Samples(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
 
@@ -131,8 +135,6 @@ def _load_digits() -> tuple[Samples, Samples]:
 
 
 def _load_npz(path: Path) -> DatasetPair:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
     train, test, groups = read_npz(path)
     if test is None:
         # Nobody but the users says which classes there are, so one of them could widen every model by a class of its

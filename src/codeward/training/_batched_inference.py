@@ -47,11 +47,10 @@ class BatchedEnsemble:
         self.shape, self.n_classes, self.n_models = ensemble.shape, settings.n_classes, ensemble.n_models
         self._mean = torch.tensor(settings.mean).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(settings.std).view(-1, 1, 1)
-        networks = []
-        for model in range(ensemble.n_models):
-            network = build_network(settings.architecture, ensemble.shape, settings.n_classes, 0)
-            network.load_state_dict(ensemble.weights(model))
-            networks.append(network.eval())
+        networks = [
+            ensemble.load_into(build_network(settings.architecture, self.shape, self.n_classes, 0), model).eval()
+            for model in range(self.n_models)
+        ]
         small = is_compilable(networks[0]) and count_multiplications(networks[0], self.shape) <= _COMPILED_LIMIT
         if small:
             from codeward.training._compiled_engine import CompiledForward

@@ -66,6 +66,17 @@ class Ensemble:
             raise InputError(f"model {model} (key {key[:12]}) is gone from the store or damaged; train again")
         return loaded
 
+    def load_into(self, network: nn.Module, model: int) -> nn.Module:
+        """Give a network of the right architecture the weights of a model, and return it."""
+        try:
+            network.load_state_dict(self.weights(model))
+        except RuntimeError as error:
+            raise InputError(
+                f"model {model} (key {self.keys[model][:12]}): its weights do not fit {self.settings.architecture}; "
+                "remove it from the store and train again"
+            ) from error
+        return network
+
     def scores(self, samples: Samples) -> NDArray[np.float32]:
         """Return log-probabilities (log-softmax of the logits), shape (N, m, c), float32.
 
@@ -97,8 +108,7 @@ class Ensemble:
             networks = [self._build() for _ in range(n_workers)]
 
             def ask(model: int, numbers: list[int]) -> None:
-                network = networks.pop()
-                network.load_state_dict(self.weights(model))
+                network = self.load_into(networks.pop(), model)
                 for number in numbers:
                     scores = self._score(network, resident[number])
                     if self._store:

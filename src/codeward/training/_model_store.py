@@ -18,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from codeward._errors import InputError
-from codeward._files import write_atomic, write_text_atomic
+from codeward._files import LARGEST_FILE, read_bytes, read_json, write_atomic, write_text_atomic
 from codeward.training._plan import ModelPlan
 from codeward.training._training_settings import TrainingSettings
 
@@ -27,6 +27,9 @@ _LOG = logging.getLogger(__name__)
 #: Part of every key; raised when training changes what it computes for the same inputs. 3: compiled layers on a CPU;
 #: 4, CUDA graphs only: torch's own batch norm.
 FORMAT, GRAPH_FORMAT = 3, 4
+
+#: Bytes of the JSON beside a model.
+_LARGEST_SIDECAR = 2**20
 
 
 def model_key(
@@ -107,22 +110,17 @@ class ModelStore:
         write_text_atomic(folder / f"{name}.json", json.dumps(sidecar, indent=1, sort_keys=True) + "\n")
 
     def _read(self, sidecar: Path) -> bytes | None:
+        if not os.path.lexists(sidecar):
+            return None
         try:
-            entry = json.loads(sidecar.read_bytes())
-            content = (sidecar.parent / Path(entry["file"]).name).read_bytes()
+            entry = read_json(sidecar, _LARGEST_SIDECAR)
+            # No more than the sidecar announces: the file may be a link to anything.
+            content = read_bytes(sidecar.parent / Path(entry["file"]).name, min(entry["bytes"], LARGEST_FILE))
             if hashlib.sha256(content).hexdigest() != entry["sha256"]:
                 raise ValueError("content does not match its SHA-256")
             load_arrays(content)
-        except FileNotFoundError as error:
-            if error.filename == str(sidecar):
-                return None
-            self._report(sidecar, error)
-        except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
-            self._report(sidecar, error)
-        else:
-            return content
-        return None
-
-    def _report(self, sidecar: Path, error: Exception) -> None:
-        _LOG.warning("model store: %s is damaged (%s); it is ignored and will be made again", sidecar, error)
-        self.corrupted_.append(sidecar.name.partition(".")[0])
+        except (ValueError, KeyError, TypeError, SafetensorError) as error:
+            _LOG.warning("model store: %s is damaged (%s); it is ignored and will be made again", sidecar, error)
+            self.corrupted_.append(sidecar.name.partition(".")[0])
+            return None
+        return content
