@@ -5,10 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from codeward.codes._geometry import covers
+from codeward.codes._geometry import covers, point_groups
 from codeward.codes._guarantees import covering_bound
 from codeward.codes._orbits import OrbitSearch, fits_orbits, orbit_matrix
-from codeward.codes._symmetries import point_groups
 
 
 @pytest.mark.parametrize("n", [3, 5, 8, 9, 12, 13, 26])

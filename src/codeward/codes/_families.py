@@ -93,7 +93,7 @@ def _offer_blown(best: Incumbent, name: str, blocks: np.ndarray[tuple[int, int],
     best.offer_covering(drop_redundant(rows, request.strength, request.margin), name + fitted)
 
 
-def offer_blown_codes(best: Incumbent, work: float) -> None:
+def offer_blown_codes(best: Incumbent, work: float, max_points: int = MAX_BASE_POINTS) -> None:
     """Search codes on fewer points and let several users share a point; the way to codes for many users.
 
     A code on v points whose rows have at most floor((n - r) v / n) zeros is blown up to n users; it keeps its guarantee
@@ -104,7 +104,7 @@ def offer_blown_codes(best: Incumbent, work: float) -> None:
         return
     n, b, t = request.n_users, request.block_size, request.strength
     sizes = []
-    for v in range(t + 1, min(MAX_BASE_POINTS, n - 1) + 1):
+    for v in range(t + 1, min(max_points, n - 1) + 1):
         zeros = min(b * v // n, v - 1)
         if zeros >= t:
             sizes.append((covering_bound(v, zeros, t, request.margin), v, zeros))

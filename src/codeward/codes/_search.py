@@ -22,6 +22,7 @@ from codeward.codes._coverings import (
     set_orbits,
     unfold,
 )
+from codeward.codes._geometry import point_groups
 from codeward.codes._guarantees import Request
 from codeward.codes._incumbent import (
     Incumbent,
@@ -33,7 +34,6 @@ from codeward.codes._incumbent import (
 )
 from codeward.codes._orbits import OrbitSearch, fits_orbits, orbit_matrix, orbit_matrix_cost
 from codeward.codes._patterns import count_attacker_sets
-from codeward.codes._symmetries import point_groups
 
 #: Moves of the first, shortest annealing; lengths double after every few failures.
 SHORTEST = 20_000

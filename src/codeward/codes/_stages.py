@@ -132,6 +132,8 @@ MAX_MODELS = 20_000
 MAX_PLAIN_ROWS = 2_000
 #: From this many users on, codes on fewer points get most of the effort.
 MANY_USERS = 40
+#: Points of smaller codes, once a search goes on past its granted work.
+MORE_BASE_POINTS = 40
 
 
 def solve(
@@ -220,7 +222,7 @@ def _search_covering(best: Incumbent, work: float, seed: int) -> Callable[[float
     def search_on(work: float) -> None:
         anneal_orbits(best, 0.3 * work)
         anneal_directly(best, 0.2 * work)
-        offer_blown_codes(best, (0.5 if many else 0.1) * work)
+        offer_blown_codes(best, (0.5 if many else 0.1) * work, MORE_BASE_POINTS)
         orbits.run(0.5 * best.work)
         anneal_coverings(best, best.work)
 
