@@ -11,6 +11,8 @@ import pytest
         "import codeward; codeward.Code",
         "import codeward.cli",
         "import codeward.decoding, codeward.certificates",
+        "import codeward.report",
+        "from codeward.reproduction import PackedSetting, build_grid_report, check_claims, is_grid",
     ],
 )
 def test_what_proves_never_imports_torch(statement):

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from codeward.certificates import Agreement, Witness, certify_agreement
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, load_votes
 from codeward.report import build_report, count_steps, write_report
-from codeward.report._promises import _state_kept
-from codeward.report._svg import adopt_svg
-from codeward.report._tables import show_number, show_share
+from codeward.report._picture import adopt_svg
+from codeward.report._run_sections import show_share, state_kept
+from codeward.report._table_builder import Entry, show_number
 from codeward.reproduction import PackedSetting
 
 STORED = PackedSetting(Path(__file__).parents[2] / "results" / "cifar10-iid")
@@ -60,10 +61,9 @@ def test_the_success_of_the_attack_comes_before_any_accuracy(report):
 
 
 def test_what_the_decoder_keeps_of_the_promise_is_said_with_an_attack_that_it_does_not_undo(report):
-    run = report.run
-    votes = run.votes(run.cells[0][0], "clean")
-    kept = certify_agreement(run.code, run.decoder(votes.confusion), 10, max_attackers=3)
-    assert kept.n_attackers < run.inspection.correct
+    cell = report.cells[0]
+    kept = certify_agreement(cell.code, cell.decoder(), 10, max_attackers=3)
+    assert kept.n_attackers < report.inspection.correct
     told = report.html.split("The decoder of this run")[1].split("</p>")[0]
     # Trained for two epochs, these sub-models err so often that one user is enough.
     assert kept.n_attackers == 0
@@ -76,19 +76,17 @@ def test_what_the_decoder_keeps_of_the_promise_is_said_with_an_attack_that_it_do
     [
         (2, Agreement(1, 3, 4, Witness((1, 7), 5)), "<b>1 user</b> as long as no other sub-model errs, less than"),
         (2, Agreement(1, 3, 4, Witness((1, 7), 5)), "(users 1, 7, label 4, target 5)"),
-        (2, Agreement(2, 3, 0, Witness((0, 1, 2), 1)), "up to <b>2 users</b> as long as no other sub-model errs.</p>"),
+        (2, Agreement(2, 3, 0, Witness((0, 1, 2), 1)), "up to <b>2 users</b> as long as no other sub-model errs."),
         (0, Agreement(0, 3, 0, Witness((0,), 1)), ""),
     ],
 )
 def test_nothing_is_said_of_a_promise_that_is_none_and_the_rest_reads_well(report, correct, kept, words):
-    run = replace(report.run)
-    run.__dict__["inspection"] = replace(report.run.inspection, correct=correct)
-    told = _state_kept(run, kept)
+    told = state_kept(replace(report.inspection, correct=correct), kept)
     assert words in told if words else told == ""
 
 
 def test_cells_past_what_the_code_corrects_are_marked(report):
-    assert report.run.inspection.correct == 2
+    assert report.inspection.correct == 2
     assert '3 <span class="past">' in report.html
     assert '1 <span class="past">' not in report.html
 
@@ -107,7 +105,8 @@ def test_the_area_under_the_curve_counts_pairs_of_the_vote_files(report, folder)
 
 
 def test_the_certified_curve_starts_at_the_recorded_accuracy_of_the_plurality_vote(report):
-    clean = [record["figures"]["clean"]["all"]["plurality"] for record in report.run.cells[0]]
+    cells = [cell for cell in report.cells if cell.n_attackers == 0]
+    clean = [cell.record["figures"]["clean"]["all"]["plurality"] for cell in cells]
     share = sum(cell["count"] for cell in clean) / sum(cell["of"] for cell in clean)
     curve = report.curves["plurality vote"].accuracy
     assert curve[0] == pytest.approx(share)
@@ -120,9 +119,9 @@ def test_the_same_folder_gives_the_same_bytes(report, folder):
 
 def test_several_repeats_give_mean_and_sample_deviation_and_one_gives_counts():
     shares = [{"count": 1, "of": 4}, {"count": 3, "of": 4}]
-    assert show_share(shares[:1]) == "25.0%<small>1 of 4</small>"
-    assert show_share(shares) == "50.0% ± 35.4<small>2 times 4</small>"
-    assert show_share([{"count": 0, "of": 0}]) == "none"
+    assert show_share(shares[:1]) == Entry("25.0%", "1 of 4")
+    assert show_share(shares) == Entry("50.0% ± 35.4", "2 times 4")
+    assert show_share([{"count": 0, "of": 0}]) == Entry("none")
     assert show_number([1.0, 3.0]) == "2.00 ± 1.41"
 
 
@@ -148,14 +147,10 @@ def test_without_vote_files_the_page_says_what_is_missing(folder, tmp_path):
     assert "No vote files of attacked models" in made.html
 
 
-def test_without_matplotlib_the_figures_stay_and_the_page_says_why_there_are_no_plots(
-    folder, report, monkeypatch, read_page
-):
-    monkeypatch.setattr("codeward.report._html.find_spec", lambda name: None)
-    made = build_report(folder)
-    assert made.to_json()["auc"] == report.to_json()["auc"]
-    assert "matplotlib is missing" in made.html
-    read_page(made.html)
+def test_charts_need_no_matplotlib(folder, report, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert build_report(folder).html == report.html
+    assert report.html.count('class="chart"') == 3
 
 
 def test_a_picture_from_the_folder_brings_no_scripts_and_no_outside_links():

@@ -18,10 +18,9 @@ from typing import Any
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
-from codeward.reproduction._accuracy import find_cells, list_records, list_shares
-from codeward.reproduction._grid_folder import Grid, GridRun, open_grid
+from codeward.reproduction._grid_folder import Grid, GridRun, list_certified, list_records, list_shares, open_grid
 from codeward.reproduction._naming import list_tracking
-from codeward.reproduction._past import list_certified
+from codeward.reproduction._record_tables import find_cells
 
 #: What a figure is a fraction or a mean of: numerator and denominator, or a number and what it counts.
 Sample = tuple[float, int]

@@ -87,6 +87,9 @@ def check_study(study: Any, file: str | Path) -> dict[str, Any]:
     """Return what was read of a study; something else is refused by the name of its file."""
     if not isinstance(study, dict) or study.get("format") != FORMAT:
         raise InputError(f"{file}: not a {FORMAT} file")
+    missing = [key for key in ("repeat", "n_attackers", "code_digest") if key not in study]
+    if missing:
+        raise InputError(f"{file}: a study lacks {', '.join(missing)}")
     return study
 
 

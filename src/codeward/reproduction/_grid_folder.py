@@ -1,29 +1,23 @@
 """What a grid folder holds for a report: run folders with their records and studies, and what is planned."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import ValidationError
-
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
 from codeward.codes import Code
-from codeward.experiments import RunConfig, load_config
-from codeward.report import check_records, read_records
+from codeward.report import Share
 from codeward.reproduction._findings import check_study, load_study
-from codeward.reproduction._packing import PackedSetting, list_packed
-from codeward.reproduction._studies import plan_study
+from codeward.reproduction._packing import PackedRun, list_packed
+from codeward.reproduction._studies import PAPER_DATASETS, plan_study
+from codeward.runs import Cell, RunConfig, RunFolder
 
 STUDIES = ("figure5", "table1", "past")
 #: Runs of no study.
 OTHER = "other"
-
-#: Data sets of the paper, for which the whole plan is expected; other grids expect what their runs say.
-PAPER_DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 Record = dict[str, Any]
 
@@ -130,27 +124,25 @@ def is_grid(folder: str | os.PathLike[str]) -> bool:
     return not (path / "config.yaml").exists() and (any(path.glob("*/*/config.yaml")) or bool(list_packed(path)))
 
 
-def list_runs(folder: str | os.PathLike[str]) -> dict[str, PackedSetting | None]:
-    """Return the runs of a grid by path, with the packed setting they are in; None where they are plain folders."""
-    found: dict[str, PackedSetting | None] = {}
+def list_runs(folder: str | os.PathLike[str]) -> dict[str, RunFolder]:
+    """Return the runs of a grid by path: run folders, and those of packed settings."""
+    found: dict[str, RunFolder] = {}
     for setting in list_packed(folder):
-        found |= {f"{setting.path.name}/{run}": setting for run in setting.runs}
+        found |= {f"{setting.path.name}/{run}": setting.open_run(run) for run in setting.runs}
     for file in Path(folder).glob("*/*/config.yaml"):
-        if (file.parent / "code.json").exists():
-            found[file.parent.relative_to(folder).as_posix()] = None
+        place = RunFolder(file.parent)
+        if place.code_file.exists():
+            found[place.path.relative_to(folder).as_posix()] = place
     return dict(sorted(found.items()))
 
 
-def list_drawn(folder: str | os.PathLike[str]) -> list[RunConfig]:
-    """Return the configurations of the runs that have a picture of their users' class shares."""
-    found = []
-    for path, packed in list_runs(folder).items():
-        place = Path(folder, path)
-        if packed is None and (place / "plots" / "users.svg").exists():
-            found.append(load_config(place / "config.yaml"))
-        elif packed is not None and f"{place.name}/plots/users.svg" in packed.files:
-            found.append(_parse_config(packed.read_text(f"{place.name}/config.yaml"), f"{place}/config.yaml"))
-    return found
+def read_picture(place: RunFolder) -> str | None:
+    """Return the picture of the users' class shares that a run drew; None where there is none."""
+    file = place.plots / "users.svg"
+    if isinstance(place, PackedRun):
+        name = f"{place.path.name}/plots/{file.name}"
+        return place.setting.read_text(name) if name in place.setting.files else None
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
 
 
 def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) -> Grid:
@@ -164,8 +156,8 @@ def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) 
     bar = progress or silent()
     root = Path(folder)
     runs = []
-    for path, packed in list_runs(root).items():
-        runs.append(_open_run(root / path, path, packed))
+    for path, place in list_runs(root).items():
+        runs.append(_open_run(place, path))
         bar.advance(note="records")
     if not any(run.records for run in runs):
         raise InputError(f"{root}: no records in any run folder; `codeward reproduce figure5 -o {root}` makes them")
@@ -216,37 +208,68 @@ def rank_code(name: str) -> tuple[int, str]:
     return (known.index(name) if name in known else len(known), name)
 
 
-def _open_run(place: Path, path: str, packed: PackedSetting | None) -> GridRun:
-    picture: str | None = None
-    if packed is None:
-        code, config = Code.load(place / "code.json"), load_config(place / "config.yaml")
-        records = read_records(place, code)
-        studies = [(str(file), load_study(file)) for file in (place / "studies").glob("*.json")]
-        file = place / "plots" / "users.svg"
-        picture = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+def _open_run(place: RunFolder, path: str) -> GridRun:
+    if isinstance(place, PackedRun):
+        cells = [place.cell(*known) for known in place.list_records()]
+        names = place.setting.list_files(f"{place.path.name}/studies")
+        studies = [check_study(place.setting.read_json(name), place.setting.path / name) for name in names]
     else:
-        run = place.name
-        code, config = (
-            packed.load_code(run),
-            _parse_config(packed.read_text(f"{run}/config.yaml"), f"{place}/config.yaml"),
-        )
-        records = check_records([packed.read_json(name) for name in packed.list_files(f"{run}/records")], place, code)
-        names = packed.list_files(f"{run}/studies")
-        studies = [(f"{packed.path}/{name}", check_study(packed.read_json(name), name)) for name in names]
-        name = f"{run}/plots/users.svg"
-        picture = packed.read_text(name) if name in packed.files else None
-    for file_name, study in studies:
-        missing = [key for key in ("repeat", "n_attackers", "code_digest") if key not in study]
-        if missing:
-            raise InputError(f"{file_name}: a study lacks {', '.join(missing)}")
-        if study["code_digest"] != code.digest:
-            raise InputError(f"{file_name}: a study of another code than code.json")
-    ordered = sorted((study for _, study in studies), key=lambda study: (study["repeat"], study["n_attackers"]))
-    return GridRun(path, config, code, records, tuple(ordered), picture)
+        cells = [Cell(place, *known) for known in place.list_records()]
+        studies = [load_study(file) for file in sorted((place.path / "studies").glob("*.json"))]
+    records = tuple(cell.record for cell in cells)
+    if len({record["config_digest"] for record in records}) > 1:
+        raise InputError(f"{place.path}: holds records of different configurations; one run at a time")
+    if any(study["code_digest"] != place.code.digest for study in studies):
+        raise InputError(f"{place.path}: a study of another code than code.json")
+    studies.sort(key=lambda study: (study["repeat"], study["n_attackers"]))
+    return GridRun(path, place.config, place.code, records, tuple(studies), read_picture(place))
 
 
-def _parse_config(text: str, where: str) -> RunConfig:
-    try:
-        return RunConfig.model_validate(yaml.safe_load(text[:65_536]))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise InputError(f"{where}: not a configuration ({' '.join(str(error).split())})") from error
+def list_records(run: GridRun, size: int, repeats: set[int] | None = None) -> list[Record]:
+    """Return the records of a run with so many attackers, one a repeat."""
+    return [r for r in run.records if r["n_attackers"] == size and (repeats is None or r["repeat"] in repeats)]
+
+
+def list_shares(
+    run: GridRun, size: int, decoder: str, kept: str = "all", repeats: set[int] | None = None
+) -> list[Share]:
+    """Return right labels by repeat and group: of clean inputs without attackers, else of triggered ones."""
+    found = []
+    for record in list_records(run, size, repeats):
+        figures = record["figures"]
+        cells = [group["triggered"] for group in figures["groups"]] if size else [figures["clean"]]
+        found += [cell[kept][decoder] for cell in cells]
+    return found
+
+
+def list_common(run: GridRun, size: int, part: str, names: Sequence[str]) -> dict[str, list[Record]]:
+    """Return what studies say of every name, on the repeats that all names have which have any.
+
+    Costly decoders are studied on a few repeats only; on others' repeats, other attackers are drawn, and the figures
+    would differ for that alone.
+
+    Parameters
+    ----------
+    run : GridRun
+    size : int
+        Number of attackers.
+    part : {"decoders", "tracking", "detection"}
+    names : sequence of str
+    """
+    studies = [study for study in run.studies if study["n_attackers"] == size]
+    repeats = [{study["repeat"] for study in studies if name in study.get(part, {})} for name in names]
+    known = [found for found in repeats if found]
+    common = set.intersection(*known) if known else set()
+    chosen = [study[part] for study in studies if study["repeat"] in common and part in study]
+    return {name: [figures[name] for figures in chosen if name in figures] for name in names}
+
+
+def list_certified(run: GridRun, kind: str) -> dict[int, list[Share]]:
+    """Return certified accuracy by k, a share a repeat; ``kind`` starts the certificate's name."""
+    found: dict[int, list[Share]] = {}
+    for study in run.studies:
+        for name, curve in study.get("certified", {}).items():
+            if name.startswith(kind):
+                for k, count in enumerate(curve["right"]):
+                    found.setdefault(k, []).append({"count": count, "of": curve["inputs"]})
+    return found

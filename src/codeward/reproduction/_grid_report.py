@@ -1,18 +1,32 @@
 """A grid as one page and one file of tables."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward._progress import Progress, silent
-from codeward.report import Table, adopt_svg, write_page
-from codeward.reproduction import _accuracy, _grid_sections, _naming, _past, _rates, _unreached
-from codeward.reproduction._grid_folder import Grid, list_runs, open_grid
+from codeward.codes import inspect
+from codeward.report import Entry, Panel, Style, Table, adopt_svg, draw_code, draw_sample, sum_up_shares, write_page
+from codeward.reproduction import _naming, _panels, _record_tables, _study_tables
+from codeward.reproduction._grid_folder import Grid, GridRun, list_records, list_runs, list_shares, open_grid
+from codeward.reproduction._studies import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, TABLE1
 
+#: Sections by id, with the words of the links at the top.
+SECTIONS = {
+    "there": "What is complete",
+    "attack": "Does the attack work?",
+    "figure5": "Figure 5: accuracy under attack",
+    "table1": "Table 1: naming attackers",
+    "past": "Past the paper",
+    "certified": "Certified accuracy",
+    "codes": "The codes and what they promise",
+    "users": "Who holds what",
+    "limits": "What is not covered",
+}
 _HEAD = """# Tables
 
 Made by `codeward report` from the records and studies in this folder, and from nothing else. Where there are several
@@ -40,7 +54,7 @@ class GridReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return what is there as one JSON object."""
-        there, planned, studies = _accuracy.count_progress(self.grid)
+        there, planned, studies = _record_tables.count_progress(self.grid)
         return {
             "runs": len(self.grid.runs),
             "cells": there,
@@ -51,38 +65,44 @@ class GridReport:
 
 
 def count_grid_steps(folder: str | os.PathLike[str]) -> int:
-    """Return what `build_grid_report` advances its progress by, in total: one a run, and two."""
+    """Return what `build_grid_report` advances its progress by, in total: one a run, and two.
+
+    Examples
+    --------
+    >>> count_grid_steps("a/folder/without/runs")
+    2
+    """
     return len(list_runs(folder)) + 2
 
 
 def collect_tables(grid: Grid) -> dict[str, list[Table]]:
     """Return all tables of a grid by section, from records and studies alone."""
     tables: dict[str, list[Table | None]] = {
-        "there": [*_accuracy.tabulate_progress(grid)],
-        "attack": [_accuracy.tabulate_weakest(grid), _accuracy.tabulate_success(grid)],
-        "figure5": [*_accuracy.tabulate_figure5(grid), _accuracy.tabulate_clean(grid)],
+        "there": [*_record_tables.tabulate_progress(grid)],
+        "attack": [_record_tables.tabulate_weakest(grid), _record_tables.tabulate_success(grid)],
+        "figure5": [*_record_tables.tabulate_figure5(grid), _record_tables.tabulate_clean(grid)],
         "table1": [*_naming.tabulate_table1(grid)],
         "past": [
-            _past.tabulate_designed(grid),
-            _past.tabulate_attacks(grid),
-            _unreached.tabulate_unreached(grid),
-            _past.tabulate_groups(grid),
-            *_past.tabulate_decoders(grid),
-            _rates.tabulate_dial(grid),
-            _rates.tabulate_assumed(grid),
-            _past.tabulate_detection(grid),
+            _study_tables.tabulate_designed(grid),
+            _study_tables.tabulate_attacks(grid),
+            _study_tables.tabulate_unreached(grid),
+            _study_tables.tabulate_groups(grid),
+            *_study_tables.tabulate_decoders(grid),
+            _study_tables.tabulate_dial(grid),
+            _study_tables.tabulate_assumed(grid),
+            _study_tables.tabulate_detection(grid),
         ],
-        "certified": [_past.tabulate_certified_shades(grid), _past.tabulate_certified(grid)],
+        "certified": [_study_tables.tabulate_certified_shades(grid), _study_tables.tabulate_certified(grid)],
     }
     return {name: [table for table in found if table is not None and table.groups] for name, found in tables.items()}
 
 
-def write_tables(tables: dict[str, list[Table]]) -> str:
+def write_tables(tables: Mapping[str, Sequence[Table]]) -> str:
     """Return the tables as Markdown; the same records and studies give the same bytes."""
     parts = [_HEAD]
     for name, found in tables.items():
         if found:
-            parts += [f"## {_grid_sections.SECTIONS[name]}\n", *(table.to_markdown() for table in found)]
+            parts += [f"## {SECTIONS[name]}\n", *(table.to_markdown() for table in found)]
     return "\n".join(parts)
 
 
@@ -95,7 +115,7 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
     Parameters
     ----------
     folder : path-like
-        A folder of run folders ``<data set>-<setting>/<code>``, as `codeward reproduce` fills it.
+        A folder of run folders ``<data set>-<setting>/<code>``, as `codeward reproduce` fills it, or packed settings.
     progress : Progress, optional
         Advanced by `count_grid_steps` in total.
 
@@ -103,36 +123,60 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
     ------
     InputError
         When there is no record in any run folder, or the parts of a run do not belong together.
+
+    Examples
+    --------
+    >>> build_grid_report("no/such/folder")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    codeward._errors.InputError: no/such/folder: no records in any run folder; ...
     """
     bar = progress or silent()
     grid = open_grid(folder, bar)
     tables = collect_tables(grid)
     bar.advance(note="tables")
     pictures, notes = _find_pictures(grid)
-    sections = {
-        "there": _grid_sections.write_progress(grid, tables["there"]),
-        "attack": _grid_sections.write_attack(tables["attack"]),
-        "figure5": _grid_sections.write_figure5(grid, tables["figure5"]),
-        "table1": _grid_sections.write_table1(tables["table1"]),
-        "past": _grid_sections.write_past(grid, tables["past"]),
-        "certified": _grid_sections.write_certified(grid, tables["certified"]),
-        "codes": _grid_sections.write_codes(grid),
-        "users": _grid_sections.write_users(pictures),
-        "limits": _grid_sections.write_limits(),
+    there, planned, studied = _record_tables.count_progress(grid)
+    figure5, figure5_legend, absent = _panels.draw_figure5(grid)
+    roc, roc_legend = _panels.draw_detection(grid)
+    certified, folded, certified_legend = _panels.draw_certified(grid)
+    designed = _panels.draw_designed(grid)
+    empty = {
+        "figure5": not (figure5 or tables["figure5"]),
+        "table1": not tables["table1"],
+        "past": not (designed or tables["past"]),
+        "certified": not (certified or folded or tables["certified"]),
+        "users": not pictures,
     }
-    shown = {name: body for name, body in sections.items() if body}
-    datasets = ", ".join(dict.fromkeys(run.setting.dataset for run in grid.runs))
     footer = (
         "Made by codeward from the records and studies of the grid folder alone. The same tables, with their "
         "denominators, are in tables.md. " + " ".join(notes)
     )
     html = write_page(
-        f"The paper's figure and table, and past them: {datasets}",
-        "Report of a grid",
-        _grid_sections.write_links(list(shown)) + "".join(shown.values()),
-        (),
-        footer.strip(),
-        files("codeward.reproduction").joinpath("grid.css").read_text("utf-8"),
+        "grid.html",
+        "codeward.reproduction",
+        title="The paper's figure and table, and past them: "
+        + ", ".join(dict.fromkeys(run.setting.dataset for run in grid.runs)),
+        footer=footer.strip(),
+        sections=SECTIONS,
+        shown=[name for name in SECTIONS if not empty.get(name)],
+        tables=tables,
+        tiles_of=_list_tiles(grid, there, planned),
+        there=there,
+        planned=planned,
+        studied=studied,
+        figure5=figure5,
+        figure5_legend=_sample(figure5_legend),
+        absent=absent,
+        designed=designed,
+        roc=roc,
+        roc_legend=_sample(roc_legend),
+        dial=_panels.draw_dial(grid),
+        certified=certified,
+        certified_folded=folded,
+        certified_legend=_sample(certified_legend),
+        users=pictures,
+        **_tell_codes(grid),
     )
     bar.advance()
     return GridReport(html, write_tables(tables), grid, tuple(notes))
@@ -149,23 +193,78 @@ def write_grid_report(
     return report
 
 
-def _find_pictures(grid: Grid) -> tuple[list[tuple[str, str]], list[str]]:
+def _find_pictures(grid: Grid) -> tuple[list[Panel], list[str]]:
     """Return the class shares that runs drew, one a setting, and what is missing."""
-    found: dict[str, str] = {}
+    found: dict[str, Panel] = {}
     notes: list[str] = []
-    settings: dict[str, None] = {}
-    for run in grid.runs:
-        if run.setting.attack:
-            continue
+    usual = [run for run in grid.runs if not run.setting.attack]
+    for run in usual:
         name = run.setting.name
-        settings[name] = None
         if name in found or run.picture is None:
             continue
         try:
-            found[name] = adopt_svg(run.picture, f"users{len(found)}-", f"Class shares of every user: {name}")
+            drawn = adopt_svg(run.picture, f"users{len(found)}-", f"Class shares of every user: {name}")
+            found[name] = Panel(name, "", drawn)
         except InputError as error:
             notes.append(f"{run.path}/plots/users.svg was left out: {error}")
-    missing = [name for name in settings if name not in found]
+    missing = [name for name in dict.fromkeys(run.setting.name for run in usual) if name not in found]
     if missing:
         notes.append(f"Class shares are not shown for: {'; '.join(missing)} (no plots/users.svg).")
-    return list(found.items()), notes
+    return list(found.values()), notes
+
+
+def _tell_codes(grid: Grid) -> dict[str, Any]:
+    """Give picture and promises of every code."""
+    runs: dict[str, GridRun] = {}
+    for run in grid.runs:
+        runs.setdefault(run.code.digest, run)
+    codes, rows = [], []
+    for run in runs.values():
+        code, found = run.code, inspect(run.code)
+        weights = sorted({int(weight) for weight in code.matrix.sum(axis=1)})
+        users = str(weights[0]) if len(weights) == 1 else f"{weights[0]} to {weights[-1]}"
+        held = (found.detect, found.correct, found.correct_arbitrary, found.track)
+        margins = ", ".join("not computed" if margin is None else str(margin) for margin in found.margin[:3])
+        texts = (run.code_name, str(code.n_models), users, *(str(k) if k else "nobody" for k in held), margins)
+        rows.append(tuple(map(Entry, texts)))
+        scheme = SCHEMES.get(run.code_name, DESIGNED_SCHEME)
+        picture = draw_code(code, numbered=False)
+        size = f"{code.n_models} by {code.n_users}"
+        codes.append({"name": run.code_name, "size": size, "scheme": scheme, "picture": picture})
+    heads = ("code", "models", "users a model", "detect", "recover the label", "recover, arbitrary", "name attackers")
+    table = Table(
+        "codes-promises",
+        "What the codes promise",
+        "Colluding users up to which each property holds, deterministic where nothing else is said. Margin d leaves "
+        "room for (d - 1) / 2 wrong votes of models that no attacker reaches, rounded down.",
+        "",
+        (*heads, "margin at k = 1, 2, 3"),
+        (("", tuple(rows)),),
+    )
+    return {"codes": codes, "promises": table}
+
+
+def _list_tiles(grid: Grid, there: int, planned: int) -> list[tuple[str, str, str]]:
+    """Return the headline figures of the first data set: the largest attack on code c and on the paper's h."""
+    tiles = []
+    top = max(grid.sizes)
+    for run in grid.pick(["c"])[:1]:
+        hit = [g["success"]["hit_models"] for r in list_records(run, top) for g in r["figures"]["groups"]]
+        if hit:
+            tiles.append((f"{run.setting.name}: trigger works in hit models", *sum_up_shares(hit)))
+        for decoder, word in (("plurality", "a vote"), ("bayes", "the decoder")):
+            shares = list_shares(run, top, decoder)
+            if top and shares:
+                tiles.append((f"code c, {top} attackers: {word} is right", *sum_up_shares(shares)))
+    for run in grid.pick(["h16", "h"])[:1]:
+        printed = TABLE1.get((run.config.dataset, PAPER_CODE[run.code_name]))
+        found = _naming.list_tracking(run, 2, "bayes")
+        if found and printed is not None:
+            cell = _naming.tracking_cell(found)
+            said = f"paper: {printed[1].true_positives:.2f} / {printed[1].false_positives:.2f}; {cell.of}"
+            tiles.append((f"code {run.code_name}, 2 attackers: named rightly / wrongly", cell.value, said))
+    return [*tiles, *([("cells there", f"{there / planned:.0%}", f"{there:,} of {planned:,}")] if planned else [])]
+
+
+def _sample(legend: Sequence[Style]) -> list[tuple[Any, str]]:
+    return [(draw_sample(style), style.words) for style in legend]

@@ -1,37 +1,26 @@
-"""Small multiples: Figure 5 as the paper draws it, designed codes beside the paper's, and certified accuracy."""
+"""Small multiples: Figure 5 as the paper draws it, designed codes, detection, attack rates, certified accuracy."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from html import escape
-from statistics import fmean, stdev
+from dataclasses import replace
 
 from codeward.report import (
+    ATTACKER_STYLES,
     Line,
     Marker,
+    Panel,
     Point,
     Share,
+    Style,
     count_attackers,
     count_repeats,
     draw_lines,
-    draw_sample,
-    sum_up_shares,
+    draw_roc,
+    make_point,
 )
-from codeward.reproduction._accuracy import list_shares
-from codeward.reproduction._grid_folder import Grid, GridRun, describe_setting
-from codeward.reproduction._paper import FIGURE5
-from codeward.reproduction._past import compare_designed, list_certified
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a line looks: colour by kind of code, marker by code, dashes for the plain vote."""
-
-    kind: str
-    dashed: bool
-    marker: Marker
-    words: str
-
+from codeward.reproduction._grid_folder import Grid, GridRun, describe_setting, list_certified, list_shares
+from codeward.reproduction._studies import BESIDE, DESIGNED, FIGURE5
+from codeward.reproduction._study_tables import compare_designed
 
 #: Colour: kind of code. Marker: which of the two. Dashed: plurality vote; solid: decoder.
 FIGURE5_STYLES = {
@@ -63,14 +52,14 @@ _CERTIFICATES = (
 )
 _DECODERS = {"plurality": "vote", "bayes": "decoder"}
 
+#: Panels in rows.
+Rows = list[list[Panel]]
 
-def draw_figure5(grid: Grid) -> str:
-    """Return the panels of Figure 5, a row a data set, one panel a setting with records, under one legend."""
-    codes = list(dict.fromkeys(code for code, _, _ in FIGURE5))
-    runs = grid.pick(codes)
-    if not runs:
-        return ""
-    rows: dict[str, str] = {}
+
+def draw_figure5(grid: Grid) -> tuple[Rows, list[Style], list[str]]:
+    """Return the panels of Figure 5, a row a data set, a panel a setting with records; legend; absent settings."""
+    runs = grid.pick(dict.fromkeys(code for code, _, _ in FIGURE5))
+    rows: dict[str, list[Panel]] = {}
     for setting in sorted({run.setting for run in runs}):
         here = {run.code_name: run for run in runs if run.setting == setting}
         lines = []
@@ -78,23 +67,19 @@ def draw_figure5(grid: Grid) -> str:
         for code, decoder, label in sorted(FIGURE5, key=lambda line: FIGURE5_STYLES[line[2]].kind == "blue"):
             if code in here:
                 style = FIGURE5_STYLES[label]
-                points = make_points(here[code], decoder, f"{code}, {_DECODERS[decoder]}", grid.sizes)
+                points = _make_points(here[code], decoder, f"{code}, {_DECODERS[decoder]}", grid.sizes)
                 lines.append(Line(label, style.kind, style.dashed, style.marker, points))
         remark = count_repeats([len(run.repeats) for run in here.values()])
-        panel = _write_panel(lines, setting.name, remark, grid.sizes)
-        rows[setting.dataset] = rows.get(setting.dataset, "") + panel
-    present = {run.code_name for run in runs}
-    legend = [(FIGURE5_STYLES[name], FIGURE5_STYLES[name].words) for code, _, name in FIGURE5 if code in present]
-    there = {run.setting.name for run in runs}
+        rows.setdefault(setting.dataset, []).append(_draw_accuracy(lines, setting.name, remark, grid.sizes))
+    present, there = {run.code_name for run in runs}, {run.setting.name for run in runs}
+    legend = [FIGURE5_STYLES[name] for code, _, name in FIGURE5 if code in present]
     planned = sorted({describe_setting(config) for config in grid.plans["figure5"].values()})
-    absent = [setting.name for setting in planned if setting.name not in there]
-    note = f'<p class="hint">No records yet: {escape("; ".join(absent))}.</p>' if absent else ""
-    return write_legend(legend) + "".join(f'<div class="panels">{row}</div>' for row in rows.values()) + note
+    return list(rows.values()), legend, [setting.name for setting in planned if setting.name not in there]
 
 
-def draw_designed(grid: Grid) -> str:
+def draw_designed(grid: Grid) -> list[Panel]:
     """Return panels that compare codes of one row weight under the paper's decoder, on the repeats they all have."""
-    found = ""
+    found = []
     for (setting, weight), (runs, repeats) in compare_designed(grid).items():
         lines = []
         seen: Counter[str] = Counter()
@@ -102,59 +87,105 @@ def draw_designed(grid: Grid) -> str:
             look = _find_kind(run)
             marker = _MARKERS[seen[look] % len(_MARKERS)]
             seen[look] += 1
-            points = make_points(run, "bayes", f"{run.code_name}, decoder", grid.sizes, repeats)
+            points = _make_points(run, "bayes", f"{run.code_name}, decoder", grid.sizes, repeats)
             label = f"{run.code_name} ({run.code.n_models})"
             lines.append(Line(label, CERTIFIED_STYLES[look].kind, False, marker, points))
         if repeats:
             many = f"{weight} or more users a model, {count_repeats([len(repeats)])}"
-            found += _write_panel(lines, setting, many, grid.sizes)
-    return f'<div class="panels">{found}</div>' if found else ""
+            found.append(_draw_accuracy(lines, setting, many, grid.sizes))
+    return found
 
 
-def draw_certified(grid: Grid) -> tuple[str, list[str]]:
-    """Return panels of certified accuracy by setting, number of users and certificate, and the kinds of codes shown.
+def draw_detection(grid: Grid) -> tuple[list[Panel], list[Style]]:
+    """Return panels of detected triggered inputs against false alarms, for every code whose studies have the curve.
 
-    IID settings come first; the others are folded.
+    Thresholds are set on the same clean inputs; triggered inputs of the target's own class are left out.
     """
+    panels, sizes = [], set()
+    for run in grid.pick():
+        curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
+        for study in run.studies:
+            curve = study.get("detection", {}).get("bayes", {}).get("roc")
+            if curve and 0 < study["n_attackers"] < len(ATTACKER_STYLES):
+                curves.setdefault(study["n_attackers"], []).append((curve["false_alarms"], curve["detected"]))
+        if curves:
+            sizes |= set(curves)
+            name = f"{run.setting.name}, code {run.code_name}"
+            chart = draw_roc(curves, f"Detection against false alarms: {name}")
+            panels.append(Panel(name, count_repeats([len(found) for found in curves.values()]), chart))
+    return panels, [ATTACKER_STYLES[size] for size in sorted(sizes)]
+
+
+def draw_dial(grid: Grid) -> Rows:
+    """Return panels of right labels against the attack rate that the decoder is told, one a code, a row a setting."""
+    rows: dict[str, list[Panel]] = {}
+    for run in grid.pick([*BESIDE, *DESIGNED]):
+        panel = _draw_rates(run)
+        if panel is not None:
+            rows.setdefault(run.setting.name, []).append(panel)
+    return list(rows.values())
+
+
+def _draw_rates(run: GridRun) -> Panel | None:
+    found: dict[int, dict[float, list[Share]]] = {}
+    for study in run.studies:
+        size = study["n_attackers"]
+        for row in study.get("dial", []):
+            share = row["right"] if size else row["clean_right"]
+            found.setdefault(size, {}).setdefault(row["attack_rate"], []).append(share)
+    rates = sorted({rate for shares in found.values() for rate in shares}, reverse=True)
+    if len(rates) < 2:
+        return None
+    lines = []
+    for size, shares in sorted(found.items()):
+        style = ATTACKER_STYLES[min(size, len(ATTACKER_STYLES) - 1)]
+        name = count_attackers(size) if size else "clean inputs"
+        points = tuple(
+            make_point(place, shares[rate], f"{run.code_name}, {name}, A = {rate:g}")
+            for place, rate in enumerate(rates)
+            if rate in shares
+        )
+        lines.append(Line(str(size) if size else "clean", style.kind, style.dashed, style.marker, points))
+    title = f"{run.setting.name}, {run.code_name}"
+    names = [f"{rate:g}" for rate in rates]
+    chart = draw_lines(lines, f"Right labels by attack rate: {title}", "attack rate A", range(len(rates)), names)
+    return Panel(title, count_repeats([len({study["repeat"] for study in run.studies if study.get("dial")})]), chart)
+
+
+def draw_certified(grid: Grid) -> tuple[Rows, Rows, list[Style]]:
+    """Return panels of certified accuracy, a row a setting and number of users, IID and others; and the legend."""
     runs = [run for run in grid.pick() if any(study.get("certified") for study in run.studies)]
-    shown, folded = "", ""
-    kinds: list[str] = []
+    shown: Rows = []
+    folded: Rows = []
+    kinds: set[str] = set()
     for setting in sorted({run.setting for run in runs}):
         for users in sorted({run.config.users for run in runs if run.setting == setting}):
             here = [run for run in runs if (run.setting, run.config.users) == (setting, users)]
-            found = ""
-            for kind, title, remark in _CERTIFICATES:
-                lines = _certified_lines(here, kind)
+            row = []
+            for certificate, title, remark in _CERTIFICATES:
+                lines = _certified_lines(here, certificate)
                 # One past the last k that anybody certifies: further on there is nothing to see.
                 top = 1 + max((int(point.x) for line in lines for point in line.points if point.y), default=-1)
                 top = min(top, max((int(point.x) for line in lines for point in line.points), default=0))
-                lines = [replace(line, points=line.points[: top + 1]) for line in lines]
-                ticks = range(top + 1)
-                if len(ticks) > 1:
+                if top > 0:
+                    lines = [replace(line, points=line.points[: top + 1]) for line in lines]
                     name = f"{setting.name}, {users} users"
-                    chart = draw_lines(lines, f"Certified accuracy: {name}, {title}", "attackers k", ticks)
-                    words = f"<b>{escape(name)}</b> {title}<br>{remark}"
-                    found += f"<figure><figcaption>{words}</figcaption>{chart}</figure>"
-            kinds += [_find_kind(run) for run in here if found]
-            row = f'<div class="panels three">{found}</div>' if found else ""
-            if setting.split == "IID":
-                shown += row
-            else:
-                folded += row
-    if folded:
-        shown += f"<details><summary>Certified accuracy in other settings</summary>{folded}</details>"
-    return shown, [kind for kind in CERTIFIED_STYLES if kind in kinds]
+                    label = f"Certified accuracy: {name}, {title}"
+                    row.append(Panel(name, title, draw_lines(lines, label, "attackers k", range(top + 1)), remark))
+            if row:
+                kinds |= {_find_kind(run) for run in here}
+                (shown if setting.split == "IID" else folded).append(row)
+    return shown, folded, [style for kind, style in CERTIFIED_STYLES.items() if kind in kinds]
 
 
-def _certified_lines(runs: Sequence[GridRun], kind: str) -> list[Line]:
+def _certified_lines(runs: Sequence[GridRun], certificate: str) -> list[Line]:
     lines = []
     seen: Counter[str] = Counter()
     for run in runs:
         look = _find_kind(run)
         style = CERTIFIED_STYLES[look]
-        points = tuple(
-            make_point(k, shares, f"{run.code_name}, k = {k}") for k, shares in list_certified(run, kind).items()
-        )
+        found = list_certified(run, certificate).items()
+        points = tuple(make_point(k, shares, f"{run.code_name}, k = {k}") for k, shares in found)
         if points:
             lines.append(Line(run.code_name, style.kind, style.dashed, _MARKERS[seen[look] % len(_MARKERS)], points))
             seen[look] += 1
@@ -165,7 +196,7 @@ def _find_kind(run: GridRun) -> str:
     return _KINDS.get(run.code_name, "own")
 
 
-def make_points(
+def _make_points(
     run: GridRun, decoder: str, name: str, sizes: Sequence[int], repeats: set[int] | None = None
 ) -> tuple[Point, ...]:
     """Return accuracy by number of attackers, on clean inputs at 0 and on all triggered ones after."""
@@ -177,21 +208,6 @@ def make_points(
     return tuple(points)
 
 
-def make_point(x: float, shares: Sequence[Share], name: str) -> Point:
-    """Return the mean of shares with its spread; the pointer is told the counts."""
-    values = [share["count"] / share["of"] for share in shares]
-    value, of = sum_up_shares(shares)
-    return Point(x, fmean(values), stdev(values) if len(values) > 1 else None, f"{name}: {value} ({of})")
-
-
-def write_legend(entries: Sequence[tuple[Style, str]]) -> str:
-    """Return samples of lines with their words."""
-    items = "".join(
-        f"<li>{draw_sample(style.kind, style.dashed, style.marker)}{escape(words)}</li>" for style, words in entries
-    )
-    return f'<ul class="legend">{items}</ul>'
-
-
-def _write_panel(lines: Sequence[Line], title: str, remark: str, sizes: Sequence[int]) -> str:
+def _draw_accuracy(lines: Sequence[Line], title: str, remark: str, sizes: Sequence[int]) -> Panel:
     chart = draw_lines(lines, f"Accuracy by number of attackers: {title}", "attackers", sizes)
-    return f"<figure><figcaption><b>{escape(title)}</b> {escape(remark)}</figcaption>{chart}</figure>"
+    return Panel(title, remark, chart)

@@ -25,7 +25,7 @@ from codeward.experiments import (
     record_cell,
 )
 from codeward.reproduction._findings import choose_parts, study_cell
-from codeward.reproduction._grid_folder import list_drawn
+from codeward.reproduction._grid_folder import list_runs, read_picture
 from codeward.runs import Cell, RunConfig, RunFolder, load_record
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 
@@ -149,7 +149,7 @@ def draw_grid(
     The picture (``plots/users.svg``, first repeat) goes to the first run with votes that is dealt so; where a run of
     the grid folder has one, of these runs or not, none is drawn. Needs matplotlib.
     """
-    known = {_name_dealing(config) for config in list_drawn(folder)}
+    known = {_name_dealing(run.config) for run in list_runs(folder).values() if read_picture(run) is not None}
     drawn = []
     for cell in list_cells(runs, folder):
         config = cell.config

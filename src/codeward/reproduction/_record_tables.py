@@ -2,10 +2,20 @@
 
 from collections.abc import Sequence
 
-from codeward.experiments import RunConfig
-from codeward.report import Cell, Share, Table, count_attackers, share_cell
-from codeward.reproduction._grid_folder import OTHER, Grid, GridRun, GridSetting, Record, describe_setting, rank_code
-from codeward.reproduction._paper import FIGURE5
+from codeward.report import Entry, Table, count_attackers, share_cell
+from codeward.reproduction._grid_folder import (
+    OTHER,
+    Grid,
+    GridRun,
+    GridSetting,
+    Record,
+    describe_setting,
+    list_records,
+    list_shares,
+    rank_code,
+)
+from codeward.reproduction._studies import FIGURE5
+from codeward.runs import RunConfig
 
 #: Success in hit models under which a cell says little about a defence.
 WEAK = 0.9
@@ -26,12 +36,12 @@ def tabulate_progress(grid: Grid) -> list[Table]:
         if not plan:
             continue
         codes = list(dict.fromkeys(path.rsplit("/", 1)[1] for path in plan))
-        rows: dict[str, list[tuple[GridSetting, tuple[Cell, ...]]]] = {}
+        rows: dict[str, list[tuple[GridSetting, tuple[Entry, ...]]]] = {}
         folders = sorted({path.rsplit("/", 1)[0]: describe_setting(c) for path, c in plan.items()}.items())
         for folder, setting in sorted(folders, key=lambda pair: pair[1].rank):
             cells = [_count_cells(runs.get(f"{folder}/{code}"), plan.get(f"{folder}/{code}")) for code in codes]
             label = ", ".join(part for part in (setting.split, setting.attack) if part)
-            rows.setdefault(setting.dataset, []).append((setting, (Cell(label), *cells)))
+            rows.setdefault(setting.dataset, []).append((setting, (Entry(label), *cells)))
         tables.append(
             Table(
                 f"there-{study}",
@@ -58,13 +68,13 @@ def tabulate_weakest(grid: Grid) -> Table:
     """Give the attack of every run that worked least."""
     runs = grid.pick(attack=None)
     codes = list(dict.fromkeys(run.code_name for run in sorted(runs, key=lambda run: rank_code(run.code_name))))
-    groups: dict[str, list[tuple[Cell, ...]]] = {}
+    groups: dict[str, list[tuple[Entry, ...]]] = {}
     for setting in sorted({run.setting for run in runs}):
         here = {run.code_name: run for run in runs if run.setting == setting}
         label = ", ".join(part for part in (setting.split, setting.attack) if part)
-        cells = [_find_weakest(here[code]) if code in here else Cell("") for code in codes]
+        cells = [_find_weakest(here[code]) if code in here else Entry("") for code in codes]
         if any(cell.value for cell in cells):
-            groups.setdefault(setting.dataset, []).append((Cell(label), *cells))
+            groups.setdefault(setting.dataset, []).append((Entry(label), *cells))
     return Table(
         "weakest",
         "The weakest attack of every run",
@@ -80,7 +90,7 @@ def tabulate_weakest(grid: Grid) -> Table:
 def tabulate_success(grid: Grid) -> Table:
     """Say whether the trigger works at all: target votes of hit and of clean models."""
     sizes = [size for size in grid.sizes if size]
-    groups: dict[str, list[tuple[Cell, ...]]] = {}
+    groups: dict[str, list[tuple[Entry, ...]]] = {}
     for run in grid.pick(attack=None):
         cells = [
             share_cell([g["success"][kind] for g in _list_groups(run, size)], WEAK if kind == "hit_models" else 0)
@@ -88,7 +98,7 @@ def tabulate_success(grid: Grid) -> Table:
             for size in sizes
         ]
         if any(cell.value for cell in cells):
-            groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
     return Table(
         "success",
         "Whether the trigger works",
@@ -119,14 +129,14 @@ def tabulate_figure5(grid: Grid) -> list[Table]:
         ),
     ):
         sizes = [size for size in grid.sizes if size or kept == "all"]
-        groups: dict[str, list[tuple[Cell, ...]]] = {}
+        groups: dict[str, list[tuple[Entry, ...]]] = {}
         for run in runs:
             for decoder, word in (("plurality", "vote"), ("bayes", "decoder")):
                 label = f"{run.code_name}, {word}" + (
                     "" if (run.code_name, decoder) in drawn else " (not in the paper)"
                 )
                 cells = [share_cell(list_shares(run, size, decoder, kept)) for size in sizes]
-                groups.setdefault(run.setting.name, []).append((Cell(label), *cells))
+                groups.setdefault(run.setting.name, []).append((Entry(label), *cells))
         tables.append(
             Table(
                 "figure5-" + kept.replace("_", "-"),
@@ -144,12 +154,12 @@ def tabulate_figure5(grid: Grid) -> list[Table]:
 def tabulate_clean(grid: Grid) -> Table:
     """Right labels and false alarms where nobody attacks."""
     names = ("single_model", "plurality", "bayes", "alarms")
-    groups: dict[str, list[tuple[Cell, ...]]] = {}
+    groups: dict[str, list[tuple[Entry, ...]]] = {}
     for run in grid.pick():
         clean = [record["figures"]["clean"]["all"] for record in list_records(run, 0)]
         if clean:
             cells = [share_cell([cell[name] for cell in clean]) for name in names]
-            groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
     return Table(
         "clean",
         "Clean inputs, nobody attacks",
@@ -161,28 +171,11 @@ def tabulate_clean(grid: Grid) -> Table:
     )
 
 
-def list_records(run: GridRun, size: int, repeats: set[int] | None = None) -> list[Record]:
-    """Return the records of a run with so many attackers, one a repeat."""
-    return [r for r in run.records if r["n_attackers"] == size and (repeats is None or r["repeat"] in repeats)]
-
-
-def list_shares(
-    run: GridRun, size: int, decoder: str, kept: str = "all", repeats: set[int] | None = None
-) -> list[Share]:
-    """Return right labels by repeat and group: of clean inputs without attackers, else of triggered ones."""
-    found = []
-    for record in list_records(run, size, repeats):
-        figures = record["figures"]
-        cells = [group["triggered"] for group in figures["groups"]] if size else [figures["clean"]]
-        found += [cell[kept][decoder] for cell in cells]
-    return found
-
-
 def _list_groups(run: GridRun, size: int) -> list[Record]:
     return [group for record in list_records(run, size) for group in record["figures"]["groups"]]
 
 
-def _find_weakest(run: GridRun) -> Cell:
+def _find_weakest(run: GridRun) -> Entry:
     found = [
         (group["success"]["hit_models"], record)
         for record in run.records
@@ -190,11 +183,11 @@ def _find_weakest(run: GridRun) -> Cell:
         if group["success"]["hit_models"]["of"]
     ]
     if not found:
-        return Cell("")
+        return Entry("")
     share, record = min(found, key=lambda pair: pair[0]["count"] / pair[0]["of"])
     cell = share_cell([share], WEAK)
     where = f"repeat {record['repeat']}, {count_attackers(record['n_attackers'])}: {cell.counts}"
-    return Cell(cell.value, where, cell.mark)
+    return Entry(cell.value, where, cell.mark)
 
 
 def find_cells(run: GridRun | None, config: RunConfig) -> Sequence[Record]:
@@ -205,9 +198,9 @@ def find_cells(run: GridRun | None, config: RunConfig) -> Sequence[Record]:
     return [r for r in run.records if r["repeat"] < config.repeats and r["n_attackers"] in sizes]
 
 
-def _count_cells(run: GridRun | None, config: RunConfig | None) -> Cell:
+def _count_cells(run: GridRun | None, config: RunConfig | None) -> Entry:
     if config is None:
-        return Cell("")
+        return Entry("")
     there = len(find_cells(run, config))
     planned = config.repeats * len(config.attack.attackers)
-    return Cell(f"{there}/{planned}", mark="full" if there == planned else "partly" if there else "none")
+    return Entry(f"{there}/{planned}", mark="full" if there == planned else "partly" if there else "none")

@@ -1,8 +1,8 @@
 """Pictures inside the page: SVG taken apart and rebuilt from what is allowed, in the page's own colours."""
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
-from html import escape
+
+from markupsafe import Markup, escape
 
 from codeward._errors import InputError
 from codeward.codes import Code
@@ -43,16 +43,9 @@ NEUTRALS = {
     "#cccccc": "var(--line)",
     "#262626": "currentColor",
 }
-#: The first colours of a plot's lines, in those of the page: for pictures in which a colour has no meaning of its own.
-LINES = NEUTRALS | {
-    "#1f77b4": "var(--accent)",
-    "#ff7f0e": "var(--alarm-cell)",
-    "#2ca02c": "var(--calm)",
-    "#737373": "var(--soft)",
-}
 
 
-def adopt_svg(text: str, prefix: str, label: str, colours: Mapping[str, str] = NEUTRALS) -> str:
+def adopt_svg(text: str, prefix: str, label: str) -> Markup:
     """Return an SVG file as an element of the page.
 
     Guarantees: only drawing elements and attributes are kept, links point into the picture, so that a file from a run
@@ -66,13 +59,16 @@ def adopt_svg(text: str, prefix: str, label: str, colours: Mapping[str, str] = N
         Letters, different for each picture of a page.
     label : str
         What a screen reader says.
-    colours : mapping
-        Colours to replace.
 
     Raises
     ------
     InputError
         When the text is no SVG.
+
+    Examples
+    --------
+    >>> print(adopt_svg('<svg viewBox="0 0 1 1"><script>a()</script><path id="p" d="M0 0"/></svg>', "x-", "A picture"))
+    <svg role="img" aria-label="A picture" viewBox="0 0 1 1"><path id="x-p" d="M0 0"></path></svg>
     """
     if "<!ENTITY" in text:
         raise InputError("an SVG with entities is not taken in")
@@ -83,24 +79,24 @@ def adopt_svg(text: str, prefix: str, label: str, colours: Mapping[str, str] = N
     if _local(root.tag) != "svg" or "viewBox" not in root.attrib:
         raise InputError("not an SVG with a viewBox")
     root.attrib = {"viewBox": root.attrib["viewBox"]}
-    return _write(root, prefix, colours, f' role="img" aria-label="{escape(label)}"')
+    return Markup(_write(root, prefix, f' role="img" aria-label="{escape(label)}"'))
 
 
-def _write(element: ET.Element, prefix: str, colours: Mapping[str, str], more: str = "") -> str:
+def _write(element: ET.Element, prefix: str, more: str = "") -> str:
     name = _local(element.tag)
     if name not in _ELEMENTS:
         return ""
     attributes = more
     for key, value in element.attrib.items():
-        kept = _adopt_value(_local(key), value, prefix, colours)
+        kept = _adopt_value(_local(key), value, prefix)
         if kept is not None:
             attributes += f' {_local(key)}="{escape(kept)}"'
     inner = escape(element.text or "").strip() if name in ("text", "tspan") else ""
-    inner += "".join(_write(child, prefix, colours) for child in element)
+    inner += "".join(_write(child, prefix) for child in element)
     return f"<{name}{attributes}>{inner}</{name}>"
 
 
-def _adopt_value(key: str, value: str, prefix: str, colours: Mapping[str, str]) -> str | None:
+def _adopt_value(key: str, value: str, prefix: str) -> str | None:
     if key not in _ATTRIBUTES:
         return None
     if key == "id":
@@ -110,7 +106,7 @@ def _adopt_value(key: str, value: str, prefix: str, colours: Mapping[str, str]) 
     adopted = value.replace("url(#", f"url(#{prefix}")
     if adopted.count("url") != value.count("url(#") or "\\" in adopted:
         return None  # a resource from outside
-    for old, new in colours.items():
+    for old, new in NEUTRALS.items():
         adopted = adopted.replace(old, new)
     return adopted
 
@@ -119,10 +115,16 @@ def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def draw_code(code: Code, numbered: bool = True) -> str:
+def draw_code(code: Code, numbered: bool = True) -> Markup:
     """Draw the matrix as an SVG element: a row a sub-model, a column a user, a filled cell where it learns from it.
 
     Without numbers it is half the size.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> "Code matrix: 6 sub-models, 12 users" in draw_code(named_code("d"))
+    True
     """
     size, gap = (14, 2) if numbered else (7, 1)
     m, n = code.matrix.shape
@@ -144,7 +146,7 @@ def draw_code(code: Code, numbered: bool = True) -> str:
             for i in range(0, m, step_y)
         )
     label = f"Code matrix: {m} sub-models, {n} users"
-    return (
+    return Markup(
         f'<svg class="matrix" viewBox="0 0 {left + n * size} {top + m * size}" '
         f'style="max-width:{left + n * size}px" role="img" aria-label="{label}">'
         f'<path class="zero" d="{cells[False]}"></path><path class="one" d="{cells[True]}"></path>{numbers}</svg>'

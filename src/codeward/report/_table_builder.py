@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any, Literal
 
-from codeward.report._tables import Share, sum_up_shares
+from codeward.report._page import find_templates
 
-Mark = Literal["", "good", "weak", "full", "partly", "none"]
+Mark = Literal["", "good", "weak", "full", "partly", "none", "past", "wrap"]
+Share = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """A figure.
 
     Attributes
@@ -23,7 +24,7 @@ class Cell:
     of : str
         What it is a fraction or a mean of.
     mark : str
-        ``good`` is bold in both renderings; the others are colours of the page.
+        ``good`` is bold in both renderings; the others are colours of the page. A row's header shows ``of`` beside it.
     counts : str
         What the page tells at the pointer, where it says more than ``of``.
     spread : str
@@ -53,7 +54,7 @@ class Table:
     group, heads : str, tuple of str
         What groups are, and the heads of the columns.
     groups : tuple
-        Pairs of a group's name and its rows; the first cell of a row is its header.
+        Pairs of a group's name (empty: no line for it) and its rows; the first entry of a row is its header.
     folded : bool
         Whether the page shows it only on request.
     quiet : bool
@@ -65,7 +66,7 @@ class Table:
     note: str
     group: str
     heads: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[tuple[Cell, ...], ...]], ...]
+    groups: tuple[tuple[str, tuple[tuple[Entry, ...], ...]], ...]
     folded: bool = False
     quiet: bool = False
 
@@ -86,25 +87,8 @@ class Table:
 
     def to_html(self) -> str:
         """Return the table in a box that scrolls by itself, every denominator in small print or at the pointer."""
-        common = self.common
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.heads)
-        bodies = ""
-        for name, rows in self.groups:
-            span = f'scope="rowgroup" colspan="{len(self.heads)}"'
-            body = f'<tr class="group"><th {span}><span>{escape(name)}</span></th></tr>'
-            for row in rows:
-                cells = "".join(_write_cell(cell, cell.of if self.quiet else common) for cell in row[1:])
-                body += f'<tr><th scope="row">{escape(row[0].value)}</th>{cells}</tr>'
-            bodies += f"<tbody>{body}</tbody>"
-        table = (
-            f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(self.title)}">'
-            f'<table class="figures{" tight" * self.quiet}">'
-            f"<caption><span><b>{escape(self.title)}.</b> {escape(self.caption)}</span></caption>"
-            f"<thead><tr>{head}</tr></thead>{bodies}</table></div>"
-        )
-        if self.folded:
-            return f'<details id="{self.name}"><summary>{escape(self.title)}</summary>{table}</details>'
-        return f'<div id="{self.name}">{table}</div>'
+        parts: Any = find_templates().get_template("parts.html").module
+        return str(parts.table(self))
 
     def to_markdown(self) -> str:
         """Return the table under a heading; the group is the first column."""
@@ -116,8 +100,36 @@ class Table:
         return "\n".join(lines) + "\n"
 
 
+def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
+    """Return a share and its counts; of several, mean and sample standard deviation, and the denominators.
+
+    Examples
+    --------
+    >>> sum_up_shares([{"count": 1, "of": 4}])
+    ('25.0%', '1 of 4')
+    >>> sum_up_shares([{"count": 1, "of": 4}, {"count": 3, "of": 4}])
+    ('50.0% ± 35.4', '2 times 4')
+    """
+    kept = [share for share in shares if share["of"]]
+    if not kept:
+        return "none", ""
+    values = [100 * share["count"] / share["of"] for share in kept]
+    if len(kept) == 1:
+        return f"{values[0]:.1f}%", f"{kept[0]['count']:,} of {kept[0]['of']:,}"
+    totals = sorted({share["of"] for share in kept})
+    of = f"{totals[0]:,}" if len(totals) == 1 else f"{totals[0]:,} to {totals[-1]:,}"
+    return f"{fmean(values):.1f}% ± {stdev(values):.1f}", f"{len(kept)} times {of}"
+
+
+def show_number(values: Sequence[float], digits: int = 2) -> str:
+    """Return a number; of several, the mean and the sample standard deviation."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{fmean(values):.{digits}f} ± {stdev(values):.{digits}f}"
+
+
 #: Rows by group, as tables are filled.
-Groups = dict[str, list[tuple[Cell, ...]]]
+Groups = dict[str, list[tuple[Entry, ...]]]
 
 
 def make_table(
@@ -136,25 +148,25 @@ def make_table(
     return Table(name, title, note, "setting", heads, frozen, folded, quiet)
 
 
-def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> Cell:
+def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> Entry:
     """Return shares of several repeats as a cell; marked where one of them is under ``weak_under``."""
     kept = [share for share in shares if share["of"]]
     value, of = sum_up_shares(kept)
     if not shares:
-        return Cell("")
+        return Entry("")
     weak = any(share["count"] < weak_under * share["of"] for share in kept)
     once = f"1 time {kept[0]['of']:,}" if len(kept) == 1 else of
-    return Cell(value, once, "weak" if weak else "", of)
+    return Entry(value, once, "weak" if weak else "", of)
 
 
-def auc_cell(values: Sequence[float], inputs: str) -> Cell:
+def auc_cell(values: Sequence[float], inputs: str) -> Entry:
     """Return areas under ROC curves as a cell; its shade is how far they are above guessing."""
     if not values:
-        return Cell("")
+        return Entry("")
     mean, spread = fmean(values), f"± {stdev(values):.3f}" if len(values) > 1 else ""
     of = f"{len(values)} time{'s' * (len(values) > 1)} {inputs}"
     told = f"{mean:.3f} {spread}".strip()
-    return Cell(f"{mean:.3f}", of, counts=f"{told} ({of})", spread=spread, shade=max(0.0, 2 * mean - 1))
+    return Entry(f"{mean:.3f}", of, counts=f"{told} ({of})", spread=spread, shade=max(0.0, 2 * mean - 1))
 
 
 def count_attackers(size: int) -> str:
@@ -168,7 +180,7 @@ def count_repeats(numbers: Sequence[int]) -> str:
     return f"{low} repeat{'s' * (low != 1)}" if low == high else f"{low} to {high} repeats"
 
 
-def shaded_cell(shares: Sequence[Share]) -> Cell:
+def shaded_cell(shares: Sequence[Share]) -> Entry:
     """Return shares of several repeats as a cell with a shade."""
     cell = share_cell(shares)
     if not cell.of:
@@ -179,19 +191,7 @@ def shaded_cell(shares: Sequence[Share]) -> Cell:
     return replace(cell, value=value, spread=f"± {spread}" if spread else "", shade=shade, counts=counts)
 
 
-def _write_cell(cell: Cell, common: str) -> str:
-    if not cell.value:
-        return '<td class="none">·</td>'
-    title = f' title="{escape(cell.counts or cell.of)}"' if cell.of else ""
-    mark = f' class="{cell.mark}"' if cell.mark else ""
-    if cell.shade is not None:
-        return f'<td class="shade" style="--share:{cell.shade:.2f}"{title}>{escape(cell.value)}</td>'
-    parts = [part for part in (cell.spread, cell.of if cell.of != common else "") if part]
-    small = "".join(f"<small>{escape(part)}</small>" for part in parts)
-    return f"<td{mark}{title}>{escape(cell.value)}{small}</td>"
-
-
-def _mark_down(cell: Cell, common: str) -> str:
+def _mark_down(cell: Entry, common: str) -> str:
     value = _escape(cell.value)
     if cell.mark == "good":
         value = f"**{value}**"

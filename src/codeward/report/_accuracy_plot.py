@@ -19,6 +19,12 @@ def accuracy_points(records: Sequence[Record], decoder: str) -> dict[int, list[f
     """Return accuracy by number of attackers, one value a repeat and group.
 
     With attackers it is the accuracy on all triggered inputs; without, on clean ones.
+
+    Examples
+    --------
+    >>> clean = {"all": {"bayes": {"count": 9, "of": 10}}}
+    >>> accuracy_points([{"n_attackers": 0, "figures": {"clean": clean, "groups": []}}], "bayes")
+    {0: [0.9]}
     """
     points: dict[int, list[float]] = {}
     for record in records:

@@ -1,10 +1,12 @@
-"""Past the paper: designed codes, other attacks, other decoders, detection and certificates."""
+"""Tables from studies, past the paper: designed codes, other attacks and decoders, rates, detection, certificates."""
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
+from codeward.codes import inspect
 from codeward.report import (
-    Cell,
+    Entry,
     Groups,
     Share,
     Table,
@@ -14,11 +16,15 @@ from codeward.report import (
     shaded_cell,
     share_cell,
 )
-from codeward.reproduction._accuracy import list_records, list_shares
-from codeward.reproduction._grid_folder import Grid, GridRun
-from codeward.reproduction._paper import DESIGNED_SCHEME, SCHEMES
-from codeward.reproduction._studied import list_common
-from codeward.reproduction._studies import DESIGNED
+from codeward.reproduction._grid_folder import (
+    Grid,
+    GridRun,
+    list_certified,
+    list_common,
+    list_records,
+    list_shares,
+)
+from codeward.reproduction._studies import BESIDE, DESIGNED, DESIGNED_SCHEME, SCHEMES
 
 DECODERS = {
     "plurality": "vote",
@@ -26,9 +32,6 @@ DECODERS = {
     "discounted": "our decoder",
     "soft": "our decoder, scores",
 }
-#: Codes of the paper beside which designed codes and other attacks are shown.
-BESIDE = ("c", "d")
-
 #: Certificates by how their names in studies start, in words.
 CERTIFICATES = (("plurality", "vote"), ("consensus", "consensus"), ("bayes", "paper's"))
 
@@ -54,7 +57,7 @@ def tabulate_designed(grid: Grid) -> Table | None:
     for (setting, weight), (runs, repeats) in compare_designed(grid).items():
         for run in runs:
             cells = [share_cell(list_shares(run, size, "bayes", repeats=repeats)) for size in grid.sizes]
-            row = (Cell(run.code_name), Cell(str(run.code.n_models)), *cells)
+            row = (Entry(run.code_name), Entry(str(run.code.n_models)), *cells)
             groups.setdefault(f"{setting}, at least {weight} users a model", []).append(row)
     return make_table(
         "designed",
@@ -81,7 +84,7 @@ def tabulate_attacks(grid: Grid) -> Table | None:
             cells += [share_cell(list_shares(run, size, decoder, repeats=repeats)) for size in sizes]
         name = run.setting.name if run.setting.attack else f"{run.setting.name}, the paper's patch in a corner"
         if any(cell.value for cell in cells):
-            groups.setdefault(name, []).append((Cell(run.code_name), *cells))
+            groups.setdefault(name, []).append((Entry(run.code_name), *cells))
     if not others:
         return None
     kinds = ("trigger works, hit models", "vote", "paper's decoder")
@@ -110,7 +113,7 @@ def tabulate_groups(grid: Grid) -> Table | None:
             ]
             cells.append(share_cell([{key: sum(c[key] for c in found) for key in ("count", "of")} for found in counts]))
         if studies:
-            groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
     if not any("2 groups" in name for name in groups):
         return None
     return make_table(
@@ -140,14 +143,14 @@ def tabulate_decoders(grid: Grid) -> list[Table]:
         shown = [name for name in names if name != "plurality" or figure == "right"]
         groups: Groups = {}
         for run in runs:
-            cells: list[Cell] = []
+            cells: list[Entry] = []
             for size in grid.sizes:
                 found = list_common(run, size, "decoders", shown)
                 shares = [
                     [c["triggered"][kept][figure] if size else c["clean"][figure] for c in found[n]] for n in shown
                 ]
                 cells += _compare(shares, figure == "right")
-            groups.setdefault(run.setting.name, []).append((Cell(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
         heads = ("code", *(f"{size}: {DECODERS[name]}" for size in grid.sizes for name in shown))
         table = make_table(
             f"decoders-{figure}",
@@ -175,7 +178,7 @@ def tabulate_detection(grid: Grid) -> Table | None:
                 inputs = f"{of[0]:,}" if len(of) == 1 else f"{of[0]:,} to {of[-1]:,}"
                 cells = [auc_cell([figure["auc"] for figure in found[size]], inputs) for size in sizes]
                 cells += [shaded_cell([figure["hits_at_5"] for figure in found[size]]) for size in sizes]
-                groups.setdefault(run.setting.name, []).append((Cell(f"{run.code_name}, {DECODERS[name]}"), *cells))
+                groups.setdefault(run.setting.name, []).append((Entry(f"{run.code_name}, {DECODERS[name]}"), *cells))
     return make_table(
         "detection",
         "Telling triggered inputs from clean ones",
@@ -188,17 +191,6 @@ def tabulate_detection(grid: Grid) -> Table | None:
     )
 
 
-def list_certified(run: GridRun, kind: str) -> dict[int, list[Share]]:
-    """Return certified accuracy by k, a share a repeat; ``kind`` starts the certificate's name."""
-    found: dict[int, list[Share]] = {}
-    for study in run.studies:
-        for name, curve in study.get("certified", {}).items():
-            if name.startswith(kind):
-                for k, count in enumerate(curve["right"]):
-                    found.setdefault(k, []).append({"count": count, "of": curve["inputs"]})
-    return found
-
-
 def tabulate_certified_shades(grid: Grid) -> Table | None:
     """Give the certified accuracy of all codes at a glance, IID settings only."""
     runs = [run for run in grid.pick() if run.config.split.kind == "iid"]
@@ -209,7 +201,7 @@ def tabulate_certified_shades(grid: Grid) -> Table | None:
             shaded_cell(list_certified(run, kind).get(k, [])) for kind, _ in CERTIFICATES for k in range(tops[kind] + 1)
         ]
         if any(cell.value for cell in cells):
-            row = (Cell(run.code_name), *cells, Cell(SCHEMES.get(run.code_name, DESIGNED_SCHEME)))
+            row = (Entry(run.code_name), *cells, Entry(SCHEMES.get(run.code_name, DESIGNED_SCHEME)))
             groups.setdefault(f"{run.setting.name}, {run.config.users} users", []).append(row)
     heads = [f"{word}, k = {k}" for kind, word in CERTIFICATES for k in range(tops[kind] + 1)]
     return make_table(
@@ -237,7 +229,7 @@ def tabulate_certified(grid: Grid) -> Table | None:
                 found = list_certified(run, name)
                 cells = [share_cell(found.get(k, [])) for k in range(top + 1)]
                 scheme = SCHEMES.get(run.code_name, DESIGNED_SCHEME)
-                row = (Cell(f"{run.code_name}, {name}"), Cell(threat), Cell(scheme), *cells)
+                row = (Entry(f"{run.code_name}, {name}"), Entry(threat), Entry(scheme), *cells)
                 groups.setdefault(run.setting.name, []).append(row)
     return make_table(
         "certified-all",
@@ -256,7 +248,7 @@ def _list_success(run: GridRun, size: int, repeats: set[int]) -> list[Share]:
     return [group["success"]["hit_models"] for group in groups]
 
 
-def _compare(choices: list[list[Share]], marked: bool) -> list[Cell]:
+def _compare(choices: list[list[Share]], marked: bool) -> list[Entry]:
     """Return cells side by side, the highest mean marked; equals share the mark."""
     means = [sum(s["count"] / s["of"] for s in shares) / len(shares) if shares else -1.0 for shares in choices]
     best = round(max(means), 3)
@@ -265,3 +257,96 @@ def _compare(choices: list[list[Share]], marked: bool) -> list[Cell]:
         replace(cell, mark="good" if marked and cell.value and round(mean, 3) == best else "")
         for cell, mean in zip(cells, means, strict=True)
     ]
+
+
+def tabulate_dial(grid: Grid) -> Table | None:
+    """Show what becomes of clean and of triggered inputs as the paper's decoder expects fewer attacks."""
+    return _tabulate_rates(
+        grid,
+        grid.pick([*BESIDE, *DESIGNED]),
+        "dial",
+        "The attack rate as a dial",
+        "The paper's decoder told that a share A of inputs is triggered (the paper: A = 0.5, S = 0.99). First the "
+        "most attackers whose every attack it undoes when all models that they leave alone are right (proved with the "
+        "confusion matrices of every repeat, up to 3), and the most that the code lets any decoder undo. Without "
+        "attackers on clean inputs, else right labels on all triggered inputs.",
+        with_kept=True,
+    )
+
+
+def tabulate_assumed(grid: Grid) -> Table | None:
+    """Show what becomes of the paper's decoder under wrong rates of attack and success."""
+    return _tabulate_rates(
+        grid,
+        grid.pick(attack=None),
+        "assumed",
+        "Wrong assumptions",
+        "The paper's decoder told that a share A of inputs is triggered and that hit models obey with probability S "
+        "(the paper: A = 0.5, S = 0.99). Without attackers on clean inputs, else right labels on all triggered inputs.",
+    )
+
+
+def _tabulate_rates(
+    grid: Grid, runs: list[GridRun], part: str, title: str, note: str, with_kept: bool = False
+) -> Table | None:
+    sizes = [size for size in grid.sizes if size]
+    groups: Groups = {}
+    for run in runs:
+        rows = [(study["n_attackers"], row) for study in run.studies for row in study.get(part, [])]
+        name = f"{run.setting.name}, code {run.code_name}"
+        for rate, success in dict.fromkeys((row["attack_rate"], row["success_rate"]) for _, row in rows):
+            here = [(size, r) for size, r in rows if (r["attack_rate"], r["success_rate"]) == (rate, success)]
+            cells = [_show_kept(run, [row for _, row in here])] if with_kept else []
+            cells += [
+                share_cell([row["clean_right"] for size, row in here if size == 0]),
+                share_cell([row["clean_alarms"] for size, row in here if size == 0]),
+                *(share_cell([row["right"] for k, row in here if k == size and "right" in row]) for size in sizes),
+            ]
+            groups.setdefault(name, []).append((Entry(f"A = {rate:g}, S = {success:g}"), *cells))
+    kept = ("undone if no model errs",) if with_kept else ()
+    heads = ("assumed", *kept, "clean right", "false alarms", *map(count_attackers, sizes))
+    return make_table(part, title, note, heads, groups, folded=True)
+
+
+def _show_kept(run: GridRun, rows: list[dict[str, Any]]) -> Entry:
+    """Return the attackers that are undone as long as no model errs, beside those that the code could undo."""
+    kept = [row["kept"] for row in rows if "kept" in row]
+    if not kept:
+        return Entry("")
+    told = str(min(kept)) if min(kept) == max(kept) else f"{min(kept)} to {max(kept)}"
+    return Entry(told, f"code: {inspect(run.code).correct}")
+
+
+def tabulate_unreached(grid: Grid) -> Table | None:
+    """Tell what the trigger itself costs from what the decoder loses, for designed codes, c and d, all attacks."""
+    sizes = [size for size in grid.sizes if size]
+    groups: Groups = {}
+    for run in grid.pick([*BESIDE, *DESIGNED], attack=None):
+        cells = [cell for size in sizes for cell in _list_unreached(run, size)]
+        if any(cell.value for cell in cells):
+            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
+    kinds = ("one model, clean", "one model, triggered", "attackers known", "paper's decoder")
+    return make_table(
+        "unreached",
+        "What the trigger itself costs",
+        "Right labels of one model that no attacker feeds, on clean and on triggered inputs; of all such models by "
+        "likelihood, as if the attackers were known; and of the paper's decoder, which does not know them. By number "
+        "of attackers (of each group), on all inputs. Empty: every model is reached.",
+        ("code", *(f"{size}: {kind}" for size in sizes for kind in kinds)),
+        groups,
+        folded=True,
+        quiet=True,
+    )
+
+
+def _list_unreached(run: GridRun, size: int) -> list[Entry]:
+    found = {
+        study["repeat"]: study["unreached"]
+        for study in run.studies
+        if study["n_attackers"] == size and study.get("unreached", {}).get("models")
+    }
+    figures = list(found.values())
+    clean = [part["single"]["clean"] for part in figures]
+    single, known = ([share for part in figures for share in part[name]["triggered"]] for name in ("single", "known"))
+    decoded = list_shares(run, size, "bayes", repeats=set(found))
+    return [shaded_cell(shares) for shares in (clean, single, known, decoded)]

@@ -1,9 +1,13 @@
-"""Line charts as SVG elements in the page's own colours and letters: small, sharp, and made without any library."""
+"""Line charts as SVG elements in the page's own colours and letters: small, sharp, for every report alike."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from statistics import fmean, stdev
 from typing import Literal
+
+from markupsafe import Markup, escape
+
+from codeward.report._table_builder import Share, sum_up_shares
 
 Marker = Literal["disc", "ring", "square", "frame"]
 
@@ -36,9 +40,71 @@ class Line:
     points: tuple[Point, ...]
 
 
+@dataclass(frozen=True)
+class Style:
+    """How a line looks: colour by kind, dashes, marker; and its words in a legend."""
+
+    kind: str
+    dashed: bool
+    marker: Marker
+    words: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its caption: title, remark beside it, note under it."""
+
+    title: str
+    remark: str
+    chart: Markup
+    note: str = ""
+
+
+#: Looks by number of attackers, from 0: clean inputs; the last stands for all above.
+ATTACKER_STYLES = (
+    Style("soft", True, "disc", "clean inputs"),
+    Style("blue", False, "disc", "1 attacker"),
+    Style("orange", False, "frame", "2 attackers"),
+    Style("green", False, "square", "3 attackers"),
+)
+#: False alarms in percent at which ROC curves are drawn: further right there is nothing to choose from.
+ROC_TICKS = (0, 5, 10, 15, 20)
+
+
+def make_point(x: float, shares: Sequence[Share], name: str) -> Point:
+    """Return the mean of shares with its spread; the pointer is told the counts."""
+    values = [share["count"] / share["of"] for share in shares]
+    value, of = sum_up_shares(shares)
+    return Point(x, fmean(values), stdev(values) if len(values) > 1 else None, f"{name}: {value} ({of})")
+
+
+def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], label: str) -> Markup:
+    """Return detected triggered inputs against false alarms, a line a number of attackers, means over repeats.
+
+    Parameters
+    ----------
+    curves : dict
+        By number of attackers: pairs of shares of false alarms, the same in all, and of triggered inputs found.
+    label : str
+        What a screen reader says.
+    """
+    lines = []
+    for size, found in sorted(curves.items()):
+        points = []
+        for place, rate in enumerate(found[0][0]):
+            if 100 * rate <= ROC_TICKS[-1]:
+                values = [detected[place] for _, detected in found]
+                who = f"{size} attacker{'s' * (size != 1)}"
+                told = f"{who}: {fmean(values):.1%} found at {rate:.1%} false alarms, {len(values)} repeats"
+                points.append(Point(100 * rate, fmean(values), stdev(values) if len(values) > 1 else None, told))
+        style = ATTACKER_STYLES[min(size, len(ATTACKER_STYLES) - 1)]
+        lines.append(Line(str(size), style.kind, style.dashed, style.marker, tuple(points)))
+    return draw_lines(lines, label, "false alarms, %", ROC_TICKS)
+
+
 def draw_lines(
     lines: Sequence[Line], label: str, x_label: str, x_ticks: Sequence[int], x_names: Sequence[str] | None = None
-) -> str:
+) -> Markup:
     """Return a chart of shares between 0 and 100%; every line has its label at its end.
 
     Guarantees: text is escaped, ids are not used, and the same lines give the same bytes.
@@ -54,6 +120,12 @@ def draw_lines(
         At least two, rising.
     x_names : sequence of str, optional
         What stands at the ticks, where it is not their numbers.
+
+    Examples
+    --------
+    >>> line = Line("vote", "blue", False, "disc", (Point(0, 0.9, None, "0 attackers: 90%"), Point(1, 0.5, None, "")))
+    >>> draw_lines([line], "Accuracy", "attackers", (0, 1)).startswith('<svg class="chart"')
+    True
     """
     drawn = [line for line in lines if line.points]
     # Room for the longest label: letters are about this wide.
@@ -71,15 +143,16 @@ def draw_lines(
             f'<path class="leader {line.kind}" d="M{x + 4:.1f} {y:.1f}L{edge - 3:.1f} {height:.1f}"></path>'
             f'<text class="end {line.kind}" x="{edge:.1f}" y="{height + 3.5:.1f}">{escape(line.label)}</text>'
         )
-    return f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">{body}</svg>'
+    opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">'
+    return Markup(f"{opening}{body}</svg>")  # texts were escaped one by one
 
 
-def draw_sample(kind: str, dashed: bool, marker: Marker) -> str:
+def draw_sample(style: Style) -> Markup:
     """Return a short piece of a line for a legend."""
-    dash = " dashed" if dashed else ""
-    return (
+    dash, kind = " dashed" if style.dashed else "", style.kind
+    return Markup(
         f'<svg class="chart sample" viewBox="0 0 34 12" aria-hidden="true"><path class="line {kind}{dash}" d="M1 6H33">'
-        f"</path>{_draw_marker(marker, kind, 17, 6, '')}</svg>"
+        f"</path>{_draw_marker(style.marker, kind, 17, 6, '')}</svg>"
     )
 
 

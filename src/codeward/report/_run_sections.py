@@ -1,0 +1,387 @@
+"""What the sections of a run's page say: facts, sentences, tables and charts from records, code and vote files."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from markupsafe import Markup
+
+from codeward.certificates import Agreement, CertifiedCurve
+from codeward.codes import Inspection
+from codeward.report._chart_builder import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc, make_point
+from codeward.report._picture import draw_code
+from codeward.report._run_measures import Detection
+from codeward.report._table_builder import Entry, Share, Table, count_attackers, show_number, sum_up_shares
+from codeward.runs import ALARM, Cell
+
+Content = dict[str, Any]
+Rows = Sequence[tuple[Entry, ...]]
+#: Shares of false alarms at which the ROC curve is drawn.
+_FALSE_ALARMS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
+
+
+def name_run(cells: Sequence[Cell]) -> str:
+    """Return data set, users and code in a few words."""
+    config = cells[0].record["config"]
+    chosen = config["code"]["name"] or (Path(config["code"]["file"] or "").stem or "designed")
+    return f"{Path(config['dataset']).stem}, {cells[0].code.n_users} users, code {chosen}"
+
+
+def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
+    """Say what was run, how to run it again, and the figures to look at first."""
+    record, code = cells[0].record, cells[0].code
+    config, hardware = record["config"], record.get("hardware", {})
+    split, attack, decoder = config["split"], config["attack"], config["decoder"]
+    wanted, there = len(attack["attackers"]) * config["repeats"], len(cells)
+    dates = sorted({str(cell.record.get("created", ""))[:10] for cell in cells})
+    facts = {
+        "data set": f"{config['dataset']}, {code.n_users} users, {split['kind']} split"
+        + (f" (alpha {split['alpha']:g})" if split.get("alpha") is not None else ""),
+        "code": f"{code.n_models} sub-models of at least {code.row_weight} users each"
+        + (f"; {code.construction}" if code.construction else ""),
+        "attack": f"{attack['kind']} trigger, groups of attackers: {attack['groups']}, "
+        f"{attack['fraction']:.0%} of an attacker's samples poisoned",
+        "training": f"{record['training']['architecture']}, {record['training']['epochs']} epochs",
+        "decoder": f"up to {decoder['max_attackers']} attackers expected, attack rate "
+        f"{decoder['attack_rate']:g}, success rate {decoder['success_rate']:g}",
+        "seed, repeats": f"{record['seed']}, {config['repeats']}"
+        + ("" if there == wanted else f" ({there} of {wanted} records are there: the run is not finished)"),
+        "made": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
+        "versions": ", ".join(f"{name} {number}" for name, number in record.get("versions", {}).items()),
+        "hardware": ", ".join(
+            str(hardware[key]) + (" cores" if key == "cores" else "")
+            for key in ("gpu", "device", "machine", "cores")
+            if hardware.get(key)
+        ),
+    }
+    # Where data and models were kept decides no figure, and is nobody's business.
+    kept = {key: value for key, value in config.items() if key not in ("data_dir", "store")}
+    limits = (
+        (
+            f"More than {count_users(inspection.detect)} acting together."
+            if inspection.detect
+            else "Any attacker: this code promises nothing."
+        )
+        + " One person with several accounts counts as several.",
+        f"Other attacks: what was measured is one kind ({attack['kind']} trigger), simulated, on one data set. The "
+        "guarantee and the certificates do not depend on the kind; the measured figures do.",
+    )
+    return {
+        "facts_of": facts,
+        "record": record,
+        "recipe": yaml.safe_dump(kept, sort_keys=False),
+        "limits_of": limits,
+        **_tell_headline(cells, inspection),
+    }
+
+
+def _tell_headline(cells: Sequence[Cell], inspection: Inspection) -> Content:
+    """Take the largest simulated attack that the code promises to correct, else the smallest."""
+    groups = list_groups(cells)
+    if not groups:
+        return {"headline": "", "tiles_of": []}
+    covered = [size for size in groups if size <= inspection.correct]
+    size = max(covered) if covered else min(groups)
+    chosen, inside = groups[size], "within" if covered else "past"
+    clean = [cell.record["figures"]["clean"]["all"]["alarms"] for cell in cells if cell.n_attackers == size]
+    tiles = {
+        "trigger works in hit models": [group["success"]["hit_models"] for group in chosen],
+        "plurality right, triggered": [group["triggered"]["all"]["plurality"] for group in chosen],
+        "decoder right, triggered": [group["triggered"]["all"]["bayes"] for group in chosen],
+        "alarms on triggered inputs": [group["triggered"]["all"]["alarms"] for group in chosen],
+        "false alarms on clean inputs": clean,
+    }
+    words = f"With {count_users(size)} attacking ({inside} what the code promises to correct), on all test inputs:"
+    return {"headline": words, "tiles_of": [(name, *sum_up_shares(shares)) for name, shares in tiles.items()]}
+
+
+def tell_promise(cells: Sequence[Cell], found: Inspection, kept: Agreement | None) -> Content:
+    """Say what the code promises, per property and threat model, with margins and the matrix, and what is kept."""
+    code = cells[0].code
+    rows = [
+        _enter(meaning, threat, f"{k} of {code.n_users} users" if k else "nobody", _name_break(found, name))
+        for meaning, threat, k, name in (
+            ("detect a triggered input", "deterministic", found.detect, "detect"),
+            ("recover the label", "deterministic", found.correct, "correct"),
+            ("recover the label", "arbitrary", found.correct_arbitrary, "correct_arbitrary"),
+            ("name the attackers", "deterministic", found.track, "track"),
+        )
+    ]
+    columns = zip(found.margin, found.margin_track, found.margin_arbitrary, strict=True)
+    margins = [
+        _enter(str(k), *("not computed" if value is None else str(value) for value in values))
+        for k, values in enumerate(columns, start=1)
+    ]
+    return {
+        "federated": bool(cells[0].record.get("federated")),
+        "inspection": found,
+        "matrix": draw_code(code),
+        "promise": state_promise(found),
+        "kept": state_kept(found, kept),
+        "guarantees": _tabulate(
+            "run-guarantees",
+            "Guarantees of the code",
+            "k counts colluding accounts. Broken by: a smallest coalition, or two sets that cannot be told apart.",
+            ("property", "threat model", "holds up to k =", "broken by users"),
+            rows,
+        ),
+        "margins": _tabulate(
+            "run-margins",
+            "Margins",
+            "Margin d leaves room for (d - 1) / 2 wrong votes, rounded down, of models no attacker reaches; 0: none.",
+            ("attackers k", "label", "attackers' names", "label, arbitrary"),
+            margins,
+        ),
+    }
+
+
+def state_promise(found: Inspection) -> Markup:
+    """Return what the code promises in a sentence."""
+    if not found.detect:
+        return Markup("Nothing: a single user may reach every sub-model of this code.")
+    parts = [
+        f"shows a triggered input as disagreement with up to <b>{count_users(found.detect)}</b> attacking, if some "
+        "sub-model that they do not reach votes rightly"
+    ]
+    if found.correct:
+        margin = found.margin[found.correct - 1]
+        spare = (margin - 1) // 2 if margin else 0
+        wrong = f"at most {spare} other sub-models err" if spare else "the other sub-models vote rightly"
+        parts.append(f"determines the true label with up to <b>{count_users(found.correct)}</b> if {wrong}")
+    if found.correct_arbitrary:
+        parts.append(
+            f"determines it whatever reached sub-models say with up to <b>{count_users(found.correct_arbitrary)}</b>"
+        )
+    parts.append(
+        f"names up to <b>{count_users(found.track)}</b>" if found.track else "does not promise to name anybody"
+    )
+    return Markup(f"This code {'; '.join(parts)}.")  # numbers and our own words
+
+
+def state_kept(found: Inspection, kept: Agreement | None) -> Markup:
+    """Say what the decoder makes of it: a code promises that some decoder can. Nothing where nothing is promised."""
+    if kept is None or not found.correct:
+        return Markup("")
+    does = f"undoes every such attack by up to <b>{count_users(kept.n_attackers)}</b> as long as"
+    said = Markup(
+        "The decoder of this run, with its assumptions and the confusion matrices of these sub-models, "
+        f"{does if kept.n_attackers else 'may give in to <b>one user</b> even where'} no other sub-model errs"
+    )
+    if kept.n_attackers >= min(found.correct, kept.searched):
+        return said + "."
+    broken = ""
+    if kept.witness is not None:
+        names = ", ".join(map(found.code.user_name, kept.witness.attackers))
+        some = "user" if len(kept.witness.attackers) == 1 else "users"
+        broken = f" ({some} {names}, label {kept.label}, target {kept.witness.target})"
+    # What is not Markup is escaped as it is added.
+    said += f", less than the code allows for: it may take the honest sub-models for the wrong ones{broken}."
+    return said + " A code with a larger margin heals that."
+
+
+def tell_figures(cells: Sequence[Cell], inspection: Inspection) -> Content:
+    """Give accuracy, alarms and suspects; whether the attack worked comes first."""
+    groups = list_groups(cells)
+    repeats, n_groups = len({cell.repeat for cell in cells}), cells[0].record["config"]["attack"]["groups"]
+    spread = "One repeat, so there is no spread: differences of a few inputs mean nothing."
+    if repeats > 1 or (n_groups > 1 and groups):
+        of_groups = f" of {n_groups} groups" if n_groups > 1 else ""
+        spread = f"Mean ± standard deviation over {repeats} repeat(s){of_groups}."
+    unnamed = []
+    if groups and max(groups) > inspection.track:
+        who = f"more than {count_users(inspection.track)}" if inspection.track else "anybody"
+        unnamed.append(
+            f"The code does not promise to name {who}: of sets of users that reach the same sub-models, the decoder "
+            "names the smallest, lowest numbers first."
+        )
+    attacked = [_tabulate_attack(cells, inspection), _tabulate_triggered(cells, inspection)] if groups else []
+    return {
+        "alarm": f"{ALARM:g}",
+        "attacked": bool(groups),
+        "spread": spread,
+        "unnamed": unnamed,
+        "measured": [*attacked, _tabulate_clean(cells, inspection)],
+        "accuracy_panels": [_draw_accuracy(cells)],
+    }
+
+
+def _draw_accuracy(cells: Sequence[Cell]) -> Panel:
+    sizes = sorted({cell.n_attackers for cell in cells})
+    lines = []
+    for decoder, word, style in (
+        ("plurality", "vote", ATTACKER_STYLES[0]),
+        ("bayes", "decoder", ATTACKER_STYLES[1]),
+    ):
+        shares: dict[int, list[Share]] = {}
+        for cell in cells:
+            figures = cell.record["figures"]
+            counted = [group["triggered"] for group in figures["groups"]] or [figures["clean"]]
+            shares.setdefault(cell.n_attackers, []).extend(part["all"][decoder] for part in counted)
+        points = tuple(make_point(size, shares[size], f"{word}, {count_attackers(size)}") for size in sizes)
+        lines.append(Line(word, style.kind, style.dashed, style.marker, points))
+    chart = draw_lines(lines, "Accuracy by number of attackers", "attackers", sizes)
+    return Panel("Accuracy by number of attackers", "", chart, "On clean inputs at 0, else on all triggered.")
+
+
+def tell_detection(detections: Sequence[Detection]) -> Content:
+    """Tell how well attacks are told from clean inputs, from the vote files."""
+    if not detections:
+        return {"detected": None, "roc_panels": []}
+    rows = []
+    curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
+    for size in sorted({detection.n_attackers for detection in detections}):
+        chosen = [detection for detection in detections if detection.n_attackers == size]
+        hits = [100 * detection.hits_at(detection.every, 0.05) for detection in chosen]
+        counts = f"{chosen[0].n_clean:,} clean, {chosen[0].n_every:,} triggered, {chosen[0].n_others:,} others"
+        times = f"{len(chosen)} times" if len(chosen) > 1 else ""
+        auc = [[part.auc for part in parts] for parts in zip(*((d.every, d.others) for d in chosen), strict=True)]
+        numbers = (show_number(auc[0], 3), show_number(auc[1], 3), show_number(hits, 1) + "%")
+        rows.append((*_enter(str(size), *numbers), Entry(counts, spread=times)))
+        curves[size] = [
+            (_FALSE_ALARMS, [found.hits_at(found.every, rate) for rate in _FALSE_ALARMS]) for found in chosen
+        ]
+    table = _tabulate(
+        "run-detection",
+        "Detection",
+        "AUC: chance that a triggered input has a higher attack probability than a clean one, ties counted half; on "
+        "all triggered inputs and on those whose label is not the target (others). "
+        "The threshold for 5% is set on the same clean inputs.",
+        ("attackers", "AUC, all", "AUC, others", "detected at 5% false alarms, all", "inputs"),
+        rows,
+    )
+    chart = draw_roc(curves, "ROC curves of detection")
+    note = "As the threshold falls, on all triggered inputs, by number of attackers."
+    return {"detected": table, "roc_panels": [Panel("Alarms against false alarms", "", chart, note)]}
+
+
+def tell_certificates(curves: Mapping[str, CertifiedCurve], notes: Sequence[str]) -> Content:
+    """Give certified accuracy on clean votes."""
+    if not curves:
+        return {"certified": None, "certified_panels": [], "certificate_notes": notes}
+    top = max(int(curve.attackers[-1]) for curve in curves.values())
+    total = next(iter(curves.values())).n_inputs
+    rows, lines = [], []
+    for place, (name, curve) in enumerate(curves.items()):
+        # A curve that ended at 0 stays there; one that ended above was not searched further.
+        shares = [float(share) for share in curve.accuracy]
+        shares += [0.0] * (top + 1 - len(shares)) if shares[-1] == 0 else []
+        counts = [f"{round(share * total):,} of {total:,}" for share in shares]
+        entries = [Entry(f"{100 * share:.1f}%", of) for share, of in zip(shares, counts, strict=True)]
+        rows.append((Entry(name), *entries, *[Entry("not searched")] * (top + 1 - len(entries))))
+        style, word = ATTACKER_STYLES[place], name.split()[0]
+        told = [f"{name}, k = {k}: {100 * share:.1f}%" for k, share in enumerate(shares)]
+        points = tuple(Point(k, share, None, told[k]) for k, share in enumerate(shares))
+        lines.append(Line(word, style.kind, style.dashed, style.marker, points))
+    table = _tabulate(
+        "run-certified",
+        "Certified accuracy",
+        f"Share of {total:,} clean inputs with the right label that no k users can change, whatever the sub-models "
+        "they reach say (threat model arbitrary). At k = 0: right at all.",
+        ("decoder", *(f"k = {k}" for k in range(top + 1))),
+        rows,
+    )
+    chart = draw_lines(lines, "Certified accuracy by attackers", "attackers k", range(top + 1))
+    panel = Panel("Certified accuracy", "by number of attackers", chart)
+    return {"certified": table, "certified_panels": [panel], "certificate_notes": notes}
+
+
+def _tabulate_attack(cells: Sequence[Cell], inspection: Inspection) -> Table:
+    """Say whether the attack worked at all: the share of target votes in hit and in clean models."""
+    code, rows = cells[0].code, []
+    for size, groups in list_groups(cells).items():
+        who = "; ".join(
+            f"{', '.join(map(code.user_name, group['attackers']))} → {group['target']}" for group in groups[:4]
+        ) + (f"; {len(groups) - 4} more" if len(groups) > 4 else "")
+        shares = [
+            show_share([group["success"][models] for group in groups]) for models in ("hit_models", "clean_models")
+        ]
+        rows.append((_enter_size(size, inspection), *shares, Entry(who, mark="wrap")))
+    return _tabulate(
+        "run-attack",
+        "Whether the trigger works",
+        "Votes for the target on triggered inputs whose label is another. Little in hit models: nothing was defended "
+        "against.",
+        ("attackers", "hit models say the target", "clean models say the target", "attackers → target"),
+        rows,
+    )
+
+
+def _tabulate_clean(cells: Sequence[Cell], inspection: Inspection) -> Table:
+    """Right labels and false alarms on inputs without a trigger."""
+    rows = []
+    for size in sorted({cell.n_attackers for cell in cells}):
+        clean = [cell.record["figures"]["clean"]["all"] for cell in cells if cell.n_attackers == size]
+        names = ("single_model", "plurality", "bayes", "alarms")
+        shares = [show_share([part[name] for part in clean]) for name in names]
+        rows.append((_enter_size(size, inspection), *shares))
+    return _tabulate(
+        "run-clean",
+        "Clean inputs",
+        "Shares of all test inputs, without trigger; with attackers, the models they poisoned judge them too.",
+        ("attackers", "one sub-model right", "plurality vote right", "decoder right", "false alarms"),
+        rows,
+    )
+
+
+def _tabulate_triggered(cells: Sequence[Cell], inspection: Inspection) -> Table:
+    """Right labels, alarms and suspects on triggered inputs, on all and on those whose label is not the target."""
+    rows = []
+    for size, groups in list_groups(cells).items():
+        shares = [
+            show_share([group["triggered"][kept][name] for group in groups])
+            for name in ("plurality", "bayes", "alarms")
+            for kept in ("all", "other_labels")
+        ]
+        right, wrong = (
+            show_number([group["tracking"][side] for group in groups]) for side in ("true_positives", "false_positives")
+        )
+        rows.append((_enter_size(size, inspection), *shares, Entry(right, f"of {size}"), Entry(wrong)))
+    heads = [f"{what}, {of}" for what in ("plurality right", "decoder right", "alarms") for of in ("all", "others")]
+    return _tabulate(
+        "run-triggered",
+        "Triggered inputs",
+        "All: every triggered test input. Others: those whose true label is not the target. Suspects: mean number "
+        "named per triggered input.",
+        ("attackers", *heads, "suspects, rightly", "suspects, wrongly"),
+        rows,
+    )
+
+
+def list_groups(cells: Sequence[Cell]) -> dict[int, list[dict[str, Any]]]:
+    """Return the attacking groups of all repeats by number of attackers, without 0."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for cell in sorted(cells, key=lambda cell: (cell.n_attackers, cell.repeat)):
+        if cell.record["figures"]["groups"]:
+            found.setdefault(cell.n_attackers, []).extend(cell.record["figures"]["groups"])
+    return found
+
+
+def show_share(shares: Sequence[Share]) -> Entry:
+    """Return `sum_up_shares` as an entry of a table."""
+    return Entry(*sum_up_shares(shares))
+
+
+def count_users(k: int) -> str:
+    """Return a number of users in words."""
+    return "1 user" if k == 1 else f"{k} users"
+
+
+def _enter_size(size: int, inspection: Inspection) -> Entry:
+    """Return a number of attackers, marked where the code does not promise to correct so many."""
+    return Entry(str(size)) if size <= inspection.correct else Entry(str(size), "past the guarantee", "past")
+
+
+def _enter(*texts: str) -> tuple[Entry, ...]:
+    return tuple(Entry(text) for text in texts)
+
+
+def _tabulate(name: str, title: str, note: str, heads: tuple[str, ...], rows: Rows) -> Table:
+    return Table(name, title, note, "", heads, (("", tuple(rows)),))
+
+
+def _name_break(found: Inspection, name: str) -> str:
+    broken = found.witness.get(name)
+    if broken is None:
+        return "nothing found"
+    return " | ".join(", ".join(map(found.code.user_name, attackers)) or "nobody" for attackers in broken.attackers)
