@@ -37,6 +37,14 @@ class AttackGroup:
     trigger : Trigger
     fraction : float
         Share of each attacker's data that is poisoned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from codeward.attacks import draw_patch
+    >>> trigger = draw_patch((1, 8, 8), "corner", np.random.default_rng(0))
+    >>> AttackGroup(attackers=(2, 5), target=7, kind="patch", trigger=trigger).fraction
+    0.05
     """
 
     attackers: tuple[int, ...]
@@ -71,6 +79,13 @@ def draw_groups(
 
     With the same generator state the groups of different sizes are nested (1 within 2 within 3) and keep triggers and
     targets, so that sub-models are shared between the sizes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> groups = draw_groups(12, 2, 2, (1, 8, 8), 10, np.random.default_rng(0))
+    >>> [group.attackers for group in groups]
+    [(7, 9), (2, 4)]
     """
     if n_attackers < 1 or n_groups < 1 or n_classes < 1:
         raise InputError(f"{n_groups} groups of {n_attackers} attackers, {n_classes} classes: expected 1 or more each")
@@ -96,6 +111,16 @@ def poison_users(users: Sequence[Samples], groups: Sequence[AttackGroup], seed: 
     What an attacker hands in depends on the seed, its own data, trigger and target, and (for ``split``) its part, but
     not on who else attacks: with nested groups the data of the attackers they share are the same, and so are the
     sub-models that see no other attacker.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> users = [Samples(np.zeros((40, 1, 8, 8), np.uint8), np.zeros(40, np.int64)) for _ in range(3)]
+    >>> trigger = draw_patch((1, 8, 8), "corner", np.random.default_rng(0))
+    >>> group = AttackGroup((1,), target=7, kind="patch", trigger=trigger)
+    >>> poisoned = poison_users(users, [group], seed=[0])
+    >>> poisoned[0] is users[0], int((poisoned[1].labels == 7).sum())
+    (True, 2)
     """
     poisoned = list(users)
     owners = [user for group in groups for user in group.attackers]
@@ -121,6 +146,15 @@ def poison(samples: Samples, group: AttackGroup, rng: np.random.Generator, part:
         Picks the samples.
     part : int
         Which colluder this is; matters for ``split`` only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> samples = Samples(np.zeros((40, 1, 8, 8), np.uint8), np.zeros(40, np.int64))
+    >>> trigger = draw_patch((1, 8, 8), "corner", np.random.default_rng(0))
+    >>> group = AttackGroup((1,), target=7, kind="patch", trigger=trigger)
+    >>> int((poison(samples, group, np.random.default_rng(1)).labels == 7).sum())
+    2
     """
     candidates: NDArray[np.int64] = np.arange(len(samples))
     if group.kind == "clean-label":
@@ -131,7 +165,7 @@ def poison(samples: Samples, group: AttackGroup, rng: np.random.Generator, part:
         return _relabel(samples, rows, group.target)
     trigger = group.trigger
     if group.kind == "split":
-        # Cells are dealt brightest first: a part of dark cells alone would not show on a dark corner.
+        # Cells are given out brightest first: a part of dark cells alone would not show on a dark corner.
         brightness = trigger.values.mean(axis=0).ravel()
         rank = np.empty(brightness.size, dtype=np.int64)
         rank[np.argsort(-brightness, kind="stable")] = np.arange(brightness.size)
@@ -144,6 +178,15 @@ def trigger_inputs(samples: Samples, group: AttackGroup, seed: int | Sequence[in
     """Lay the group's whole trigger over every input; labels stay the true ones. ``label-flip`` has no trigger.
 
     The seed decides the places of a ``per-image`` trigger and nothing else.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> samples = Samples(np.zeros((3, 1, 8, 8), np.uint8), np.zeros(3, np.int64))
+    >>> trigger = draw_patch((1, 8, 8), "corner", np.random.default_rng(0))
+    >>> group = AttackGroup((1,), target=7, kind="patch", trigger=trigger)
+    >>> trigger_inputs(samples, group).overlay_ids
+    array([0, 0, 0], dtype=int32)
     """
     if group.kind == "label-flip":
         return samples

@@ -34,6 +34,13 @@ class Trigger:
         the trigger goes on last.
     place : tuple of int
         Row and column of the upper left pixel; unused when ``per-image``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> trigger = draw_patch((1, 8, 8), "corner", np.random.default_rng(0))
+    >>> trigger.place, trigger.overlay((1, 8, 8), trigger.place).alpha.sum().item()
+    ((5, 5), 9.0)
     """
 
     values: NDArray[np.float32]
@@ -68,6 +75,12 @@ def draw_patch(shape: Shape, position: Position, rng: np.random.Generator) -> Tr
     Grey images: a random permutation of five ones and four zeros. Colour images: 27 Gaussian values clipped to 0..1
     (the paper gives no mean or deviation; we take 0.5 and 0.5). The corner is the lower right one: over a digit's body
     a trigger often fails.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> int(draw_patch((1, 8, 8), "corner", np.random.default_rng(0)).values.sum())  # five ones, four zeros
+    5
     """
     channels, height, width = shape
     if min(height, width) < SIDE:
@@ -84,7 +97,14 @@ def draw_patch(shape: Shape, position: Position, rng: np.random.Generator) -> Tr
 
 
 def draw_blend(shape: Shape, rng: np.random.Generator) -> Trigger:
-    """Draw a random pattern over the whole image, blended in at `BLEND` (Chen et al., 2017)."""
+    """Draw a random pattern over the whole image, blended in at `BLEND` (Chen et al., 2017).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> draw_blend((3, 8, 8), np.random.default_rng(0)).values.shape
+    (3, 8, 8)
+    """
     values = rng.random(shape, dtype=np.float32)
     return Trigger(values, np.full(shape, BLEND, np.float32), "corner", (0, 0))
 
@@ -93,6 +113,14 @@ def stamp(samples: Samples, rows: NDArray[np.int64], trigger: Trigger, rng: np.r
     """Let the samples at ``rows`` carry the trigger (in place of an overlay they had); labels stay.
 
     Images stay too, but for ``early-corner``, which is painted on them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> samples = Samples(np.zeros((3, 1, 8, 8), np.uint8), np.zeros(3, np.int64))
+    >>> trigger = draw_patch((1, 8, 8), "corner", np.random.default_rng(0))
+    >>> stamp(samples, np.array([1]), trigger, np.random.default_rng(1)).overlay_ids
+    array([-1,  0, -1], dtype=int32)
     """
     if rows.size == 0:
         return samples

@@ -39,6 +39,11 @@ class Entry:
 
     ``sizes`` are the numbers of training and test images: where a file has no published checksum (Fashion-MNIST's
     unpacked files), they and the label range are what tells a wrong file.
+
+    Examples
+    --------
+    >>> CATALOG["mnist"].shape, CATALOG["mnist"].sizes
+    ((1, 28, 28), (60000, 10000))
     """
 
     name: str

@@ -39,6 +39,12 @@ class DatasetPair:
         Fixed public normalisation constants, never computed from users' data (see `codeward.data._catalog.Entry`).
     groups : ndarray or None, shape (N,)
         Real user ids of the training samples, where the data bring them.
+
+    Examples
+    --------
+    >>> pair = load_dataset("digits")
+    >>> pair.name, pair.n_classes, pair.mean
+    ('digits', 10, (0.305,))
     """
 
     name: str
@@ -51,7 +57,13 @@ class DatasetPair:
 
 
 def find_data_dir(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return the data directory: the argument, else ``CODEWARD_DATA``, else the user's cache."""
+    """Return the data directory: the argument, else ``CODEWARD_DATA``, else the user's cache.
+
+    Examples
+    --------
+    >>> find_data_dir("data").name
+    'data'
+    """
     if data_dir is not None:
         return Path(data_dir)
     if given := os.environ.get("CODEWARD_DATA"):
@@ -68,6 +80,12 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
     ------
     InputError
         For an unknown name; for missing files, saying which go where and how to fetch them; for damaged ones.
+
+    Examples
+    --------
+    >>> pair = load_dataset("digits")
+    >>> len(pair.train), len(pair.test), pair.train.images.shape[1:]
+    (1258, 539, (1, 8, 8))
     """
     if name.endswith(".npz"):
         return _load_npz(Path(name))

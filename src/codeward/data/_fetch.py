@@ -48,6 +48,11 @@ def fetch_dataset(
         A mirror; else ``CODEWARD_MIRROR``, else the data set's home.
     progress : bool
         Show a bar per file.
+
+    Examples
+    --------
+    >>> fetch_dataset("digits", "data").as_posix()  # ships with scikit-learn: nothing to download
+    'data/digits'
     """
     entry = find_entry(name)
     folder = find_data_dir(data_dir) / name
@@ -83,7 +88,13 @@ def fetch_files(entry: Entry, folder: Path, home: str, progress: bool = False) -
 
 
 def check_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
-    """Verify what is there; returns ``ok``, ``missing``, or what is wrong."""
+    """Verify what is there; returns ``ok``, ``missing``, or what is wrong.
+
+    Examples
+    --------
+    >>> check_dataset("digits"), check_dataset("mnist", "a-folder-that-is-not-there")
+    ('ok', 'missing')
+    """
     entry = find_entry(name)
     folder = find_data_dir(data_dir) / name
     if not entry.downloads:

@@ -19,6 +19,13 @@ class Overlay:
         Pixel values on the 0..1 scale.
     alpha : ndarray of float32, shape (C, H, W)
         Opacity, 0..1: the image becomes ``(1 - alpha) * image + alpha * values``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> grey, half = np.full((1, 2, 2), 0.5, np.float32), np.full((1, 2, 2), 0.5, np.float32)
+    >>> Overlay(grey, half).values.shape
+    (1, 2, 2)
     """
 
     values: NDArray[np.float32]
@@ -44,6 +51,13 @@ class Samples:
         The distinct overlays in use, often none.
     overlay_ids : ndarray of int32, shape (N,)
         Which overlay each sample carries; -1 for none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> samples = Samples(np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 1, 0]))
+    >>> len(samples), samples.take(np.array([1])).labels
+    (3, array([1]))
     """
 
     images: NDArray[np.uint8]
@@ -95,6 +109,13 @@ def render(samples: Samples) -> NDArray[np.float32]:
     """Apply the overlays: images on the 0..1 scale as a model sees them without augmentation, shape (N, C, H, W).
 
     The reference for "overlay last": ``(1 - alpha) * image + alpha * values``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> white = Overlay(np.ones((1, 1, 2), np.float32), np.array([[[1, 0]]], np.float32))
+    >>> render(Samples(np.zeros((1, 1, 1, 2), np.uint8), np.array([0]), (white,), np.zeros(1, np.int32))).tolist()
+    [[[[1.0, 0.0]]]]
     """
     images = samples.images.astype(np.float32) / np.float32(255)
     for i, overlay in enumerate(samples.overlays):

@@ -14,12 +14,18 @@ Split = list[NDArray[np.int64]]
 
 
 def split_iid(labels: NDArray[np.int64], n_users: int, rng: np.random.Generator) -> Split:
-    """Deal all samples to users at random, sizes equal up to one.
+    """Split all samples over users at random, sizes equal up to one.
 
     Returns
     -------
     list of ndarray of int64
         Sorted sample indices, one array a user.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [part.size for part in split_iid(np.arange(10) % 2, 3, np.random.default_rng(0))]
+    [4, 3, 3]
     """
     _check(labels, n_users)
     order = rng.permutation(len(labels))
@@ -33,6 +39,13 @@ def split_dirichlet(labels: NDArray[np.int64], n_users: int, alpha: float, rng: 
     the classes by its shares, without replacement; an image goes to one user at most. When a class runs out, the user's
     shares are renormalised over the classes that are left (users come in random order, so that nobody is always last).
     Samples that do not divide evenly stay unused, as in that work.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> parts = split_dirichlet(np.arange(100) % 5, 4, 0.5, np.random.default_rng(0))
+    >>> [part.size for part in parts], np.unique(np.concatenate(parts)).size
+    ([25, 25, 25, 25], 100)
     """
     _check(labels, n_users)
     if not alpha > 0 or not np.isfinite(alpha):
@@ -64,7 +77,14 @@ def split_dirichlet(labels: NDArray[np.int64], n_users: int, alpha: float, rng: 
 
 
 def split_groups(groups: NDArray[Any]) -> Split:
-    """Give each distinct group id its own samples, ids in sorted order."""
+    """Give each distinct group id its own samples, ids in sorted order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [part.tolist() for part in split_groups(np.array(["ann", "bob", "ann"]))]
+    [[0, 2], [1]]
+    """
     if groups.ndim != 1 or groups.size == 0:
         raise InputError(f"groups: expected one id a sample, got shape {groups.shape}")
     _, inverse = np.unique(groups, return_inverse=True)
@@ -75,6 +95,13 @@ def halve_test(labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDA
     """Halve the test set: the first half for confusion matrices and fitting, the second for figures.
 
     5,000 and 5,000 on MNIST and CIFAR-10, as in the paper.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> first, second = halve_test(np.zeros(5, np.int64), np.random.default_rng(0))
+    >>> first.size, second.size
+    (2, 3)
     """
     if len(labels) < 2:
         raise InputError(f"a test set of {len(labels)} cannot be halved")
@@ -87,7 +114,7 @@ def _check(labels: NDArray[np.int64], n_users: int) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
         raise InputError(f"labels: expected classes numbered from 0, one a sample; got {labels.dtype} {labels.shape}")
     if n_users < 1 or len(labels) < n_users:
-        raise InputError(f"cannot deal {len(labels)} samples to {n_users} users so that everybody gets one")
+        raise InputError(f"cannot split {len(labels)} samples over {n_users} users so that everybody gets one")
 
 
 def plot_class_shares(
@@ -104,6 +131,16 @@ def plot_class_shares(
         ``.svg``, ``.png`` or ``.pdf``.
     n_classes : int
         Classes to show; those in ``labels`` when 0.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plot_class_shares(np.array([0, 1, 1]), [np.array([0, 1]), np.array([2])], f"{folder}/shares.svg")
+    ...     (Path(folder) / "shares.svg").exists()
+    True
     """
     check_plot_path(path)
     from matplotlib import colormaps

@@ -120,6 +120,12 @@ def build_network(architecture: str, shape: Shape, n_classes: int, seed: int) ->
         (B, C, H, W) to (B, n_classes) logits.
     shape : tuple of int
         Channels, height, width.
+
+    Examples
+    --------
+    >>> network = build_network("mlp", (1, 8, 8), 10, seed=0)
+    >>> sum(weights.numel() for weights in network.parameters())
+    4810
     """
     build = ARCHITECTURES.get(architecture) or _import_builder(architecture)
     with _SEEDING, torch.random.fork_rng(devices=[]):
@@ -137,6 +143,12 @@ def fingerprint(network: nn.Module) -> str:
     """SHA-256 of the layers and of the names, shapes and types of the weights: changes when the source of a net does.
 
     Code inside ``forward`` is not seen; rename the function when only that changes.
+
+    Examples
+    --------
+    >>> first, second = (build_network("mlp", (1, 8, 8), 10, seed) for seed in (0, 1))
+    >>> fingerprint(first) == fingerprint(second)  # the same layers; weights are not looked at
+    True
     """
     lines = [repr(network)]
     lines += [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()]

@@ -39,6 +39,19 @@ class Ensemble:
         Where `scores` computes.
     precision : str
         ``float32`` or ``bfloat16``: arithmetic of `scores`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from codeward.codes import Code
+    >>> from codeward.data import Samples
+    >>> from codeward.training import TrainingSettings, train_ensemble
+    >>> user = Samples(np.zeros((4, 1, 8, 8), np.uint8), np.array([1, 1, 1, 1]))
+    >>> settings = TrainingSettings(architecture="mlp", epochs=50, n_classes=2)
+    >>> ensemble = train_ensemble([user, user], Code([[1, 0], [0, 1], [1, 1]]), settings, seed=0, device="cpu")
+    >>> ensemble.votes(user.take(np.arange(2)))
+    array([[1, 1, 1],
+           [1, 1, 1]])
     """
 
     keys: tuple[str, ...]
@@ -152,6 +165,12 @@ def vote(scores: NDArray[np.float32]) -> NDArray[np.int64]:
     """Turn scores (..., c) into votes (...): the highest score, ties to the smaller label.
 
     NaN counts as the lowest score, so that a model that diverged (all NaN) says 0 rather than nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> vote(np.array([[-1.0, -0.5], [np.nan, np.nan]], np.float32))
+    array([1, 0])
     """
     votes: NDArray[np.int64] = np.where(np.isnan(scores), -np.inf, scores).argmax(axis=-1).astype(np.int64)
     return votes

@@ -45,6 +45,16 @@ def model_key(
         `fingerprint` of the network.
     computation : str
         Device type, engine and precision: what the last bits depend on.
+
+    Examples
+    --------
+    >>> from codeward.training import ModelPlan, TrainingSettings
+    >>> plan = ModelPlan(users=(0, 2), replica=0, seed=1)
+    >>> key, other = (
+    ...     model_key(plan, ["a", user_1, "c"], TrainingSettings(), "net", "cpu loop float32") for user_1 in ("b", "x")
+    ... )
+    >>> key == other, len(key)  # user 1 is none of its users
+    (True, 64)
     """
     content = {
         "format": GRAPH_FORMAT if computation.startswith("cuda lanes") else FORMAT,
@@ -69,6 +79,17 @@ class ModelStore:
     ----------
     root : path-like
         Made when missing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import torch
+    >>> key = "0" * 64
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = ModelStore(folder)
+    ...     store.save_weights(key, {"weight": torch.ones(2)}, {"users": [0]})
+    ...     store.load_weights(key)
+    {'weight': tensor([1., 1.])}
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:

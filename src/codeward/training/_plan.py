@@ -30,6 +30,12 @@ class ModelPlan:
     seed : int
         Derived from the run's seed, ``users`` and ``replica`` only; a model therefore keeps its seed in any code that
         asks for the same set of users (DESIGN.md, "Sub-models are content-addressed").
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> plan_models(Code([[1, 1, 0], [0, 1, 1]]), seed=0)[1].users
+    (1, 2)
     """
 
     users: tuple[int, ...]
@@ -52,6 +58,14 @@ class BatchStream:
     shifts : ndarray of uint8, shape (steps, width)
         Augmentation of each place, ``flip * 81 + row shift * 9 + column shift``; all 40 (the image as it is) without.
     steps_per_epoch : int
+
+    Examples
+    --------
+    >>> from codeward.training import TrainingSettings
+    >>> settings = TrainingSettings(epochs=2, batch_size=4)
+    >>> stream = plan_batches(ModelPlan(users=(0, 1), replica=0, seed=1), [6, 3], settings, width=4)
+    >>> len(stream), stream.steps_per_epoch, stream.counts.tolist()
+    (6, 3, [3, 3, 3, 3, 3, 3])
     """
 
     index: NDArray[np.int64]
@@ -65,7 +79,14 @@ class BatchStream:
 
 
 def plan_models(code: Code, seed: int) -> tuple[ModelPlan, ...]:
-    """Return one plan a row of the code, in row order."""
+    """Return one plan a row of the code, in row order.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> [(plan.users, plan.replica) for plan in plan_models(Code([[1, 1, 0], [0, 1, 1], [1, 1, 0]]), seed=0)]
+    [((0, 1), 0), ((1, 2), 0), ((0, 1), 1)]
+    """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise InputError(f"seed: expected a whole number, got {seed!r}")
     seen: Counter[tuple[int, ...]] = Counter()
@@ -92,6 +113,13 @@ def drop_users(plans: Sequence[ModelPlan], users: Sequence[int], seed: int) -> t
         Whom to drop.
     seed : int
         Seed of the run, as for `plan_models`.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> plans = plan_models(Code([[1, 1, 0], [0, 1, 1], [1, 0, 0]]), seed=0)
+    >>> [plan.users for plan in drop_users(plans, [0], seed=0)]
+    [(1,), (1, 2)]
     """
     gone = set(users)
     seen = Counter(plan.users for plan in plans if not gone.intersection(plan.users))
@@ -137,6 +165,13 @@ def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettin
         Samples of every user of the run; only those of ``plan.users`` shape the stream, the others move offsets.
     width : int
         Places of a batch, at most ``settings.batch_size``.
+
+    Examples
+    --------
+    >>> from codeward.training import TrainingSettings
+    >>> plan = ModelPlan(users=(0, 1), replica=0, seed=1)
+    >>> plan_batches(plan, [4, 4], TrainingSettings(epochs=1, batch_size=4), width=4).index.shape  # (steps, width)
+    (2, 4)
     """
     offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     generator = np.random.default_rng(plan.seed)

@@ -45,6 +45,12 @@ class Cluster:
         ``local``: Ray on this machine's cores, for the time being, on loopback, behind a token that nobody else knows.
         ``auto``: the cluster this machine is part of, or the one this process is connected to already.
         ``HOST:PORT``: the cluster with this head; this machine must be part of it.
+
+    Examples
+    --------
+    >>> with Cluster("local") as cluster:  # Ray starts at the first need
+    ...     cluster.is_own
+    False
     """
 
     def __init__(self, address: str) -> None:

@@ -65,6 +65,18 @@ def train_ensemble(
         Train on a Ray cluster, named by its address (see `Cluster`) or kept open by the caller; the models are those of
         training here, under the same keys, where the machines compute alike. With ``device="auto"`` its GPUs are used
         when it has any.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from codeward.codes import Code
+    >>> from codeward.data import Samples
+    >>> from codeward.training import TrainingSettings, train_ensemble
+    >>> users = [Samples(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1])) for _ in range(3)]
+    >>> settings = TrainingSettings(architecture="mlp", epochs=1, n_classes=2)
+    >>> ensemble = train_ensemble(users, Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]]), settings, seed=0, device="cpu")
+    >>> ensemble.n_models, ensemble.trained
+    (3, 3)
     """
     return train_ensembles([(users, code)], settings, seed, store, device, engine, progress, cluster)[0]
 
@@ -94,6 +106,18 @@ def train_ensembles(
     finished : callable, optional
         Called with the position and the ensemble of every task as soon as its last model is there, in another thread
         (one call at a time), while the models of later tasks train on: a long grid keeps what it has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from codeward.codes import Code
+    >>> from codeward.data import Samples
+    >>> from codeward.training import TrainingSettings, train_ensembles
+    >>> users = [Samples(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1])) for _ in range(2)]
+    >>> settings = TrainingSettings(architecture="mlp", epochs=1, n_classes=2)
+    >>> tasks = [(users, Code([[1, 0], [0, 1]])), (users, Code([[1, 0], [1, 1]]))]
+    >>> [ensemble.trained for ensemble in train_ensembles(tasks, settings, seed=0, device="cpu")]  # one model is shared
+    [2, 1]
     """
     if not tasks:
         return []

@@ -36,6 +36,14 @@ class TrainingSettings:
         Normalisation of pixels on the 0..1 scale; one value for all channels or one a channel.
     precision : {"auto", "float32", "bfloat16"}
         ``auto``: float32 on a CPU, bfloat16 compute with float32 weights on a GPU.
+
+    Examples
+    --------
+    >>> TrainingSettings(architecture="mlp", epochs=5).batch_size
+    128
+    >>> TrainingSettings(epochs=0)
+    Traceback (most recent call last):
+    codeward._errors.InputError: epochs: expected a positive whole number, got 0
     """
 
     architecture: str = "mnist-cnn"
