@@ -5,11 +5,11 @@
     python -m benchmarks.accuracy_gpu show graphs.json plain0.json plain1.json plain2.json
 
 With Adam at a constant rate the accuracy of one model goes up and down by more than a point from step to step, which
-hides a difference of half a point. So every model is asked many times in its last epochs, on the whole test set, and
+hides a difference of half a point. So every model is tested many times in its last epochs, on the whole test set, and
 its mean is compared with that of its twin: same users, same initial weights, same batches and crops in both. ``--part``
 divides the plain models over processes, which a GPU can run side by side. Needs ``CODEWARD_DATA`` and a GPU. The plain
 loop computes as torch does by default: float32, convolutions in TF32. ``graphs`` also prints its time a model-step
-until the first model is asked.
+until the first model is tested.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from codeward.training._graph_engine import GraphTrainer
 from codeward.training._jobs import Job, Reporter, TrainingContext
 from codeward.training._plan import count_steps
 
-#: Users of the data set, users in each model, models, epochs at the end in which models are asked.
+#: Users of the data set, users in each model, models, epochs at the end in which models are tested.
 CASES = {"cifar10": (16, 3, 8, 5), "mnist": (12, 12, 6, 2)}
 
-#: Steps between two questions; a multiple of the steps that a trainer queues at a time.
+#: Steps between two tests; a multiple of the steps that a trainer queues at a time.
 EVERY = 32
 
 
 class Examiner:
-    """Asks networks about the test set at the steps that count."""
+    """Tests networks on the test set at the steps that count."""
 
     def __init__(self, test: Samples, settings: TrainingSettings, steps: int, last: int) -> None:
         self.samples = DeviceSamples([test], settings, torch.device("cuda"))
@@ -52,7 +52,7 @@ class Examiner:
     def is_due(self, step: int) -> bool:
         return step > self.first and (step % EVERY == 0 or step == self.steps)
 
-    def ask(self, number: int, network: nn.Module, half: bool) -> None:
+    def test(self, number: int, network: nn.Module, half: bool) -> None:
         network.eval()
         right = 0
         everything = torch.arange(len(self.samples.labels), device="cuda")
@@ -66,7 +66,7 @@ class Examiner:
 
 
 def split_users(dataset: str) -> tuple[list[Samples], Samples, list[ModelPlan], TrainingSettings, int]:
-    """Return users, test set, plans, recipe and the steps at the end in which models are asked."""
+    """Return users, test set, plans, recipe and the steps at the end in which models are tested."""
     n_users, each, n_models, last = CASES[dataset]
     pair = load_dataset(dataset)
     parts = np.array_split(np.random.default_rng(0).permutation(len(pair.train)), n_users)
@@ -85,7 +85,7 @@ def train_plain(dataset: str, part: int, parts: int) -> dict[str, object]:
 
     def watch(number: int, step: int, network: nn.Module) -> None:
         if examiner.is_due(step):
-            examiner.ask(own[number], network, half=False)
+            examiner.test(own[number], network, half=False)
 
     start = time.perf_counter()
     plain_loop(users, [plans[number] for number in own], settings, watch=watch)
@@ -120,7 +120,7 @@ def train_with_graphs(dataset: str) -> dict[str, object]:
                     torch.cuda.synchronize()
                     times.append(time.perf_counter())
                 network.load_state_dict(self.export()())
-                examiner.ask(self.number, network, half=True)
+                examiner.test(self.number, network, half=True)
 
     engine.GraphTrainer = WatchedTrainer
     samples = DeviceSamples(users, settings, torch.device("cuda"))
@@ -129,7 +129,7 @@ def train_with_graphs(dataset: str) -> dict[str, object]:
     start = time.perf_counter()
     engine.train_graphs([Job(plan, str(number)) for number, plan in enumerate(plans)], context)
     rate = (times[1] - times[0]) / launched * 1e3
-    print(f"{dataset}: {rate:.4f} ms per model-step over the first {launched} (models loaded, none asked)")
+    print(f"{dataset}: {rate:.4f} ms per model-step over the first {launched} (models loaded, none tested)")
     seconds = time.perf_counter() - start
     return {"arm": "graphs", "seconds": seconds, "ms_per_model_step": rate, "accuracy": examiner.accuracy}
 
@@ -142,10 +142,10 @@ def show(files: Sequence[Path]) -> None:
     common = sorted(set(arms["graphs"]) & set(arms["plain"]), key=int)
     means = {arm: np.array([np.mean(given[model]) for model in common]) for arm, given in arms.items()}
     for arm, values in means.items():
-        asked = len(arms[arm][common[0]])
+        times = len(arms[arm][common[0]])
         final = np.mean([arms[arm][model][-1] for model in common])
         error = _error(values)
-        print(f"{arm}: {len(common)} models, each asked {asked} times: mean {values.mean():.4f} +- {error:.4f},")
+        print(f"{arm}: {len(common)} models, each tested {times} times: mean {values.mean():.4f} +- {error:.4f},")
         print(f"  {values.min():.4f} to {values.max():.4f}; after the last step {final:.4f}")
     gap = means["graphs"] - means["plain"]
     print(f"graphs - plain, model by model: {gap.mean():+.4f} +- {_error(gap):.4f} (standard error)")

@@ -41,7 +41,7 @@ def fetch(
     """
     from codeward.data import fetch_dataset
 
-    folders = {name: str(fetch_dataset(name, data_dir, url, progress=not as_json)) for name in _pick(names)}
+    folders = {name: str(fetch_dataset(name, data_dir, url, show_progress=not as_json)) for name in _pick(names)}
     if "digits" in folders:
         folders["digits"] = "(embedded)"
     if as_json:
@@ -62,13 +62,13 @@ def check(names: list[str] = _NAMES, data_dir: Path = _DIR, as_json: bool = _JSO
     else:
         for name, state in states.items():
             print(f"{name}: {state}")
-    # A set nobody asked for may be missing; a damaged one never passes.
+    # A set nobody named may be missing; a damaged one never passes.
     if any(state != "ok" and (names or state != "missing") for state in states.values()):
         raise typer.Exit(1)
 
 
 def _pick(names: list[str] | None) -> list[str]:
-    """Return the names asked for, all when none is; a wrong one is refused before anything is done."""
+    """Return the names given, all when none is; a wrong one is refused before anything is done."""
     from codeward._errors import InputError
     from codeward.data import CATALOG
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward._progress import Progress, show_progress
+from codeward._progress import Progress
+from codeward._progress import show_progress as open_bar
 from codeward.data._catalog import CATALOG, DataFile, Entry
 from codeward.data._dataset_files import read_checked
 from codeward.data._datasets import find_data_dir, load_files
@@ -32,7 +33,7 @@ def find_entry(name: str) -> Entry:
 
 
 def fetch_dataset(
-    name: str, data_dir: str | os.PathLike[str] | None = None, base_url: str | None = None, progress: bool = False
+    name: str, data_dir: str | os.PathLike[str] | None = None, base_url: str | None = None, show_progress: bool = False
 ) -> Path:
     """Download a data set with pooch, verify it, and return its folder.
 
@@ -46,7 +47,7 @@ def fetch_dataset(
     data_dir : path-like, optional
     base_url : str, optional
         A mirror; else ``CODEWARD_MIRROR``, else the data set's home.
-    progress : bool
+    show_progress : bool
         Show a bar per file.
 
     Examples
@@ -58,10 +59,10 @@ def fetch_dataset(
     folder = find_data_dir(data_dir) / name
     if not entry.downloads:
         return folder
-    return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, progress)
+    return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, show_progress)
 
 
-def fetch_files(entry: Entry, folder: Path, home: str, progress: bool = False) -> Path:
+def fetch_files(entry: Entry, folder: Path, home: str, show_progress: bool = False) -> Path:
     """Bring the files of one entry from ``home`` into ``folder`` (see `fetch_dataset`)."""
     files = entry.train + entry.test
     missing = [file for file in files if not _is_whole(folder, file)]
@@ -74,7 +75,7 @@ def fetch_files(entry: Entry, folder: Path, home: str, progress: bool = False) -
                 continue
             with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
                 url = home.rstrip("/") + "/" + download.name
-                packed = _download(url, download.md5, Path(scratch), progress)
+                packed = _download(url, download.md5, Path(scratch), show_progress)
                 if archive:
                     _unpack(packed, wanted, folder, url)
                 else:
@@ -133,13 +134,13 @@ def _unpack(packed: Path, wanted: list[DataFile], folder: Path, url: str) -> Non
         raise InputError(f"{url}: not the expected archive ({error})") from error
 
 
-def _download(url: str, md5: str, scratch: Path, progress: bool) -> Path:
+def _download(url: str, md5: str, scratch: Path, show_progress: bool) -> Path:
     import logging
 
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)
-    with _open_bar(url.rsplit("/", 1)[1], progress) as bar:
+    with _open_bar(url.rsplit("/", 1)[1], show_progress) as bar:
         fetch = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
         try:
             kept = pooch.retrieve(
@@ -166,7 +167,7 @@ class _Bar:
     def update(self, amount: int) -> None:
         """Advance by bytes."""
         if self._bar is None:
-            self._bar = self._stack.enter_context(show_progress(self._name, max(self.total, 1) / 2**20))
+            self._bar = self._stack.enter_context(open_bar(self._name, max(self.total, 1) / 2**20))
         if not self._full:
             self._bar.advance(amount / 2**20, "MiB")
 
@@ -179,6 +180,6 @@ class _Bar:
 
 
 @contextlib.contextmanager
-def _open_bar(name: str, progress: bool) -> Iterator[_Bar | bool]:
+def _open_bar(name: str, show_progress: bool) -> Iterator[_Bar | bool]:
     with contextlib.ExitStack() as stack:
-        yield _Bar(name, stack) if progress else False
+        yield _Bar(name, stack) if show_progress else False

@@ -69,7 +69,7 @@ def train_cells(
         store=store,
         device=config.training.device,
         engine=config.training.engine,
-        progress=progress,
+        show_progress=progress,
         cluster=cluster,
     )
 

@@ -206,7 +206,7 @@ def _train(
         store=store,
         device=first.config.training.device,
         engine=first.config.training.engine,
-        progress=progress,
+        show_progress=progress,
         cluster=cluster,
         finished=finished,
     )

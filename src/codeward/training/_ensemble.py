@@ -103,7 +103,7 @@ class Ensemble:
         """Return `scores` for several sets of samples; each model is loaded once for all of them."""
         digests = [samples.digest() for samples in sets]
         found: dict[tuple[str, str], NDArray[np.float32]] = {}
-        missing: dict[int, list[int]] = {}  # model -> sets it has not been asked about
+        missing: dict[int, list[int]] = {}  # model -> sets it has no scores for
         for model, key in enumerate(self.keys):
             for number, digest in enumerate(digests):
                 if (key, digest) in found or self.keys.index(key) < model or digest in digests[:number]:
@@ -114,13 +114,13 @@ class Ensemble:
                 else:
                     found[key, digest] = kept
         if missing:
-            asked = {number for numbers in missing.values() for number in numbers}
-            resident = {number: DeviceSamples([sets[number]], self.settings, self.device) for number in asked}
+            unscored = {number for numbers in missing.values() for number in numbers}
+            resident = {number: DeviceSamples([sets[number]], self.settings, self.device) for number in unscored}
             n_workers = 1 if self.device.type != "cpu" else count_workers(len(missing))
-            # A network is built once a worker: drawing initial weights only to overwrite them costs more than asking.
+            # A network is built once a worker: drawing weights only to overwrite them costs more than inference.
             networks = [self._build() for _ in range(n_workers)]
 
-            def ask(model: int, numbers: list[int]) -> None:
+            def infer(model: int, numbers: list[int]) -> None:
                 network = self.load_into(networks.pop(), model)
                 for number in numbers:
                     scores = self._score(network, resident[number])
@@ -129,7 +129,7 @@ class Ensemble:
                     found[self.keys[model], digests[number]] = scores
                 networks.append(network)
 
-            run_in_threads([partial(ask, *item) for item in missing.items()], threading.Event(), n_workers)
+            run_in_threads([partial(infer, *item) for item in missing.items()], threading.Event(), n_workers)
         empty = np.zeros((0, self.settings.n_classes), dtype=np.float32)
         return [
             np.stack([found[key, digest] for key in self.keys], axis=1)

@@ -22,7 +22,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """One sub-model to train, and the place of the first task that asked for it."""
+    """One sub-model to train, and the place of the first task that needs it."""
 
     plan: ModelPlan
     key: str

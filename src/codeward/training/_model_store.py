@@ -35,7 +35,7 @@ _LARGEST_SIDECAR = 2**20
 def model_key(
     plan: ModelPlan, digests: Sequence[str], settings: TrainingSettings, architecture: str, computation: str
 ) -> str:
-    """Hash everything a sub-model is a function of (DESIGN.md, "Sub-models are content-addressed").
+    """Hash everything a sub-model is a function of (content addressing); nothing of other users enters.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which sub-models a code asks for, their seeds, and the exact batches each of them sees."""
+"""The sub-models of a code, their seeds, and the exact batches each of them sees."""
 
 import hashlib
 from collections import Counter
@@ -29,7 +29,7 @@ class ModelPlan:
         How many earlier rows of the code are identical: equal rows give different models.
     seed : int
         Derived from the run's seed, ``users`` and ``replica`` only; a model therefore keeps its seed in any code that
-        asks for the same set of users (DESIGN.md, "Sub-models are content-addressed").
+        has a row for the same users.
 
     Examples
     --------

@@ -162,7 +162,7 @@ def announce(cluster: Cluster, jobs: Sequence[Job], sizes: Sequence[int], recipe
     """Say in one line on stderr that training on this machine's cores, without Ray, would be faster, where it would.
 
     The work is counted from the plans: images of all epochs of all jobs times the multiplications of a forward pass. It
-    is divided by `RATE` and by the cores on either side; the cluster's side pays `START`. GPUs are not judged.
+    is divided by `RATE` and by the cores on either side; the cluster's side pays `START`. GPUs are not compared.
     """
     if recipe.device != "cpu":
         return

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from codeward._errors import InputError
-from codeward._progress import show_progress
+from codeward._progress import show_progress as open_bar
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training._architectures import build_network, fingerprint
@@ -30,12 +30,12 @@ def train_ensemble(
     store: ModelStore | None = None,
     device: str = "auto",
     engine: str = "auto",
-    progress: bool = False,
+    show_progress: bool = False,
     cluster: str | Cluster | None = None,
 ) -> Ensemble:
     """Train the sub-models of a code, or find them in the store.
 
-    Guarantees, under any content of the data (they are what every proof in codeward rests on):
+    Guarantees, under any content of the data (Proposition 15 of docs/theory.md; every other rests on it):
 
     - Isolation: a model's bytes depend on the data of its own users, the settings and the seed, and on nothing another
       user hands in; nothing crosses models.
@@ -59,7 +59,7 @@ def train_ensemble(
         ``auto``: the GPU when there is one.
     engine : {"auto", "loop", "compiled", "graphs"}
         ``auto`` follows `choose_engine`, which looks at the architecture and the device only.
-    progress : bool
+    show_progress : bool
         Show model-epochs, images/s and the time left on stderr.
     cluster : str or Cluster, optional
         Train on a Ray cluster, named by its address (see `Cluster`) or kept open by the caller; the models are those of
@@ -78,7 +78,7 @@ def train_ensemble(
     >>> ensemble.n_models, ensemble.trained
     (3, 3)
     """
-    return train_ensembles([(users, code)], settings, seed, store, device, engine, progress, cluster)[0]
+    return train_ensembles([(users, code)], settings, seed, store, device, engine, show_progress, cluster)[0]
 
 
 def train_ensembles(
@@ -88,20 +88,20 @@ def train_ensembles(
     store: ModelStore | None = None,
     device: str = "auto",
     engine: str = "auto",
-    progress: bool = False,
+    show_progress: bool = False,
     cluster: str | Cluster | None = None,
     finished: Callable[[int, Ensemble], None] | None = None,
 ) -> list[Ensemble]:
     """Train the sub-models of several codes, or of one code on several versions of the data, in one go.
 
     Every ensemble is, byte for byte, the one that `train_ensemble` gives for its task alone; a model that several tasks
-    ask for is trained once (and counted as trained by the first of them), and no engine stands idle between tasks.
+    need is trained once (and counted as trained by the first of them), and no engine stands idle between tasks.
 
     Parameters
     ----------
     tasks : sequence of (users, code)
         As for `train_ensemble`. Equal samples are kept in memory once.
-    settings, seed, store, device, engine, progress, cluster
+    settings, seed, store, device, engine, show_progress, cluster
         As for `train_ensemble`, the same for all tasks.
     finished : callable, optional
         Called with the position and the ensemble of every task as soon as its last model is there, in another thread
@@ -123,7 +123,7 @@ def train_ensembles(
         return []
     if isinstance(cluster, str):
         with Cluster(cluster) as opened:
-            return train_ensembles(tasks, settings, seed, store, device, engine, progress, opened, finished)
+            return train_ensembles(tasks, settings, seed, store, device, engine, show_progress, opened, finished)
     for users, code in tasks:
         if isinstance(code, Code) and len(users) != code.n_users:
             raise InputError(f"training: {len(users)} users' data for a code with {code.n_users} columns")
@@ -142,12 +142,12 @@ def train_ensembles(
     pool = list({digests[id(samples)]: samples for samples in everybody}.values())
     position = {digest: at for at, digest in enumerate(dict.fromkeys(digests.values()))}
 
-    # 2. The key of every model; a job for each that is neither in the store nor asked for before.
+    # 2. The key of every model; a job for each that is neither in the store nor wanted by an earlier task.
     computation = name_computation(place.type, chosen, precision)
     marks = fingerprint(network)
     jobs: dict[str, Job] = {}
     origin: dict[str, ModelPlan] = {}
-    asked: list[tuple[tuple[str, ...], int]] = []
+    wanted: list[tuple[tuple[str, ...], int]] = []
     for task, (users, code) in enumerate(tasks):
         own = [digests[id(samples)] for samples in users]
         plans = plan_models(code, seed) if isinstance(code, Code) else code
@@ -160,28 +160,26 @@ def train_ensembles(
             jobs[key] = Job(replace(plan, users=tuple(position[own[user]] for user in plan.users)), key, task)
             origin[key] = plan
             new += 1
-        asked.append((keys, new))
+        wanted.append((keys, new))
 
     # 3. Train.
     trained: dict[str, Weights] = {}
     sizes = [len(samples) for samples in pool]
     recipe = Recipe(settings, precision, shape, place.type, chosen)
     if jobs and cluster is not None:
-        if progress:
+        if show_progress:
             announce(cluster, list(jobs.values()), sizes, recipe)
         cluster.open()
-    asking, reading = place, precision
-    if place.type == "cuda" and not torch.cuda.is_available():  # the cluster's GPU trains; this machine asks
-        asking, reading = torch.device("cpu"), "float32"
+    inference = place, precision
+    if place.type == "cuda" and not torch.cuda.is_available():  # the cluster's GPU trains; this machine infers
+        inference = torch.device("cpu"), "float32"
     ensembles = [
-        Ensemble(keys, new, len(set(keys)) - new, settings, shape, asking, reading, trained, store)
-        for keys, new in asked
+        Ensemble(keys, new, len(set(keys)) - new, settings, shape, *inference, trained, store) for keys, new in wanted
     ]
     tell = None if finished is None else lambda task: finished(task, ensembles[task])
-    bar_size = len(jobs) * settings.epochs
     with (
-        TaskCallbacks([keys for keys, _ in asked], set(jobs), tell) as callbacks,
-        show_progress("training", bar_size, quiet=not progress or not jobs) as bar,
+        TaskCallbacks([keys for keys, _ in wanted], set(jobs), tell) as callbacks,
+        open_bar("training", len(jobs) * settings.epochs, quiet=not show_progress or not jobs) as bar,
     ):
         reporter = Reporter(bar, len(jobs))
 
