@@ -275,9 +275,13 @@ def tabulate_joint(
     words: NDArray[np.uint64],
     success_rate: float,
     failure: float,
+    effective: bool,
     joint: NDArray[np.float64],
 ) -> None:
-    """joint[u, p, t] = log of the sum over labels of Pr(y | pattern p, target t, label l); else as `sum_posterior`."""
+    """joint[u, p, t] = log of the sum over labels of Pr(y | pattern p, target t, label l); else as `sum_posterior`.
+
+    With ``effective``, over the labels other than t: those that a trigger changes.
+    """
     n_inputs, n_models, n_classes = base.shape
     tables = np.empty(((n_models + GROUP - 1) // GROUP, 1 << GROUP, n_classes))
     said = np.empty(words.shape[1], dtype=np.uint64)
@@ -304,6 +308,8 @@ def tabulate_joint(
                     mask = pick_group(words, p, g)
                     for label in range(n_classes):
                         exponent[label] += tables[g, mask, label]
+                if effective:
+                    exponent[t] = -np.inf
                 best = exponent.max()
                 mass = 0.0
                 for label in range(n_classes):
@@ -317,10 +323,11 @@ def sum_labels(
     base: NDArray[np.float64],
     words: NDArray[np.uint64],
     success_rate: float,
+    effective: bool,
     share: NDArray[np.float64],
     by_label: NDArray[np.float64],
 ) -> None:
-    """by_label[u, l] += sum over (p, t) of share[u, p, t] * Pr(l | y, p, t); shapes as in `tabulate_joint`."""
+    """by_label[u, l] += sum over (p, t) of share[u, p, t] * Pr(l | y, p, t); arguments as in `tabulate_joint`."""
     n_inputs, n_models, n_classes = base.shape
     exponent = np.empty(n_classes)
     for u in range(n_inputs):
@@ -335,5 +342,7 @@ def sum_labels(
                         exponent[label] += base[u, i, label]
                         if hit:
                             exponent[label] += log_gain(base[u, i, label], success_rate)
+                if effective:
+                    exponent[t] = -np.inf
                 exponent = np.exp(exponent - exponent.max())
                 by_label[u] += share[u, p, t] * exponent / exponent.sum()
