@@ -10,6 +10,8 @@ replacement, which is exchangeable too. Run: ``python -m benchmarks.convictions 
 
 import argparse
 import json
+import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from scipy.stats import beta
 from codeward._files import write_atomic
 from codeward.codes import Code, inspect
 from codeward.decoding import VoteSet, load_votes
+from codeward.reproduction import unpack_setting
 from codeward.serve._evidence import Examiner, find_alarms
 from codeward.serve._guard import choose_prior
 from codeward.serve._martingale import bet_on_small, compute_p_values
@@ -205,14 +208,18 @@ def write_tables(clean: Rows, attacked: Rows, power: Rows) -> str:
     """Return the tables in Markdown, a column a code."""
     alpha, length = ALPHAS[0], LENGTHS[-1]
     lines = _head("validation inputs", [f"code {name}: shown (95% interval), convicted" for name in clean])
-    for rows in zip(*clean.values(), strict=True):
-        entries = [row[f"alpha {alpha:g}, {length} inputs"] for row in rows]
-        cells = [
-            f"{entry['attack_shown'] / row['streams']:.2%} ({entry['limits'][0]:.2%} to {entry['limits'][1]:.2%}), "
-            f"{entry['convicted'] / row['streams']:.2%}"
-            for row, entry in zip(rows, entries, strict=True)
-        ]
-        lines.append(f"| {_inputs(rows[0])} | " + " | ".join(cells) + " |")
+    for size, apart in [*((size, 0) for size in SIZES), *PAIRS]:
+        cells = []
+        for rows in clean.values():
+            row = next((row for row in rows if (row["validation"], row["apart"]) == (size, apart)), None)
+            if row is None:
+                cells.append("-")
+                continue
+            entry = row[f"alpha {alpha:g}, {length} inputs"]
+            low, high = entry["limits"]
+            rates = f"{entry['attack_shown'] / row['streams']:.2%} ({low:.2%} to {high:.2%})"
+            cells.append(f"{rates}, {entry['convicted'] / row['streams']:.2%}")
+        lines.append(f"| {_inputs({'validation': size, 'apart': apart})} | " + " | ".join(cells) + " |")
     titles = [f"code {name}, k = {ATTACKERS[name]}: right / wrong" for name in attacked]
     lines += ["", *_head("true incidents | incidents | validation inputs", titles)]
     for rows in zip(*attacked.values(), strict=True):
@@ -244,17 +251,27 @@ def _inputs(row: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--votes", type=Path, default=Path("results/mnist-iid"), help="folder with a run folder a code")
+    parser.add_argument("--votes", type=Path, help="folder with a run folder a code; by default results' are unpacked")
     parser.add_argument("--streams", type=int, default=2000, help="streams a size where nobody attacks")
     parser.add_argument("--attacked", type=int, default=100, help="streams a row where somebody attacks")
     parser.add_argument("--repeats", type=int, default=5, help="cells (repeats) the streams take turns on")
     parser.add_argument("--codes", nargs="+", default=list(CODES))
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="numbers of validation inputs")
     parser.add_argument("--record", type=Path, help="write all counts there, as JSON")
     options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.votes is None:
+            for file in Path("results").glob("mnist-iid.*"):
+                shutil.copy(file, scratch)
+            unpack_setting(Path(scratch), "mnist-iid")
+        measure(options, options.votes or Path(scratch, "mnist-iid"))
+
+
+def measure(options: argparse.Namespace, votes: Path) -> None:
     begin = time.process_time()
     parts: dict[str, Rows] = {"clean": {}, "attacked": {}, "power": {}}
     for name in options.codes:
-        folder = options.votes / name
+        folder = votes / name
         rng = np.random.default_rng([0, ord(name)])
         cells = [Cell(folder, repeat, ATTACKERS[name]) for repeat in range(options.repeats)]
         parts["power"][name] = simulate_power(cells, options.attacked, rng)
@@ -267,7 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(name, json.dumps(parts["power"][name]), f"{time.process_time() - begin:.0f} s", flush=True)
         cells = [Cell(folder, repeat, 0) for repeat in range(options.repeats)]
         parts["clean"][name] = []
-        for size, apart in [*((size, 0) for size in SIZES), *PAIRS]:
+        pairs = [pair for pair in PAIRS if pair[0] in options.sizes or options.sizes == list(SIZES)]
+        for size, apart in [*((size, 0) for size in options.sizes), *pairs]:
             parts["clean"][name].append(simulate_clean(cells, size, options.streams, rng, apart))
             print(name, json.dumps(parts["clean"][name][-1]), f"{time.process_time() - begin:.0f} s", flush=True)
         if options.record:
