@@ -14,6 +14,7 @@ NAMES = (
     "ledger",
     "serve",
     "federated_attacks",
+    "federated_scale",
 )
 
 wanted = sys.argv[1:] or NAMES

@@ -17,7 +17,7 @@ from codeward.federated._protocol import Update
 from codeward.federated._samples import load_samples
 from codeward.federated._wire import pack_reply, read_label, unpack_assignment
 
-__all__ = ["answer_message", "app", "read_label"]
+__all__ = ["answer_message", "app", "pack_reply", "read_label", "unpack_assignment"]
 
 app = ClientApp()
 

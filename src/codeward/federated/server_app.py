@@ -13,8 +13,9 @@ from codeward._errors import InputError
 from codeward.federated._binding import NodeBinding, OrderBinding
 from codeward.federated._folder import FederationFolder
 from codeward.federated._serving import run_federation
+from codeward.federated._wire import pack_assignment, unpack_reply
 
-__all__ = ["NodeBinding", "OrderBinding", "app", "run_federation"]
+__all__ = ["NodeBinding", "OrderBinding", "app", "pack_assignment", "run_federation", "unpack_reply"]
 
 app = ServerApp()
 
