@@ -23,9 +23,9 @@ from codeward._errors import InputError
 from codeward.cli import main
 from codeward.codes import Code
 from codeward.federated import FederatedSettings, FederationPlan
-from codeward.federated._folder import FederationFolder
+from codeward.federated._federation_folder import FederationFolder
 from codeward.federated.consortium import Consortium, Roster, write_consortium
-from codeward.federated.consortium._keys import make_key, public_line, read_private_key, write_private
+from codeward.federated.consortium._roster import make_key, public_line, read_private_key, write_private
 from codeward.training import PRESETS
 
 NAMES = ("alice", "bob", "carol", "dave")

@@ -24,8 +24,8 @@ from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from codeward._errors import InputError
 from codeward.federated.consortium import KeyBinding, Member, Roster, SignedGrid, bind_nodes, sign_reply
-from codeward.federated.consortium._keys import make_key, private_text, public_line, write_private
-from codeward.federated.consortium._signatures import CHALLENGE, SIGNATURE, check_content, sign_content
+from codeward.federated.consortium._roster import make_key, private_text, public_line, write_private
+from codeward.federated.consortium._signed_grid import CHALLENGE, SIGNATURE, check_content, sign_content
 
 NAMES = ("alice", "bob", "carol")
 KEYS = {name: make_key() for name in (*NAMES, "mallory")}

@@ -23,8 +23,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from codeward.cli import main
 from codeward.codes import Code
 from codeward.federated import FederatedSettings, FederationPlan
-from codeward.federated.consortium import Consortium, Gate, GateSettings, Roster, write_consortium
-from codeward.federated.consortium._keys import make_key, read_private_key
+from codeward.federated.consortium import Consortium, GateSettings, NodeGate, Roster, write_consortium
+from codeward.federated.consortium._roster import make_key, read_private_key
 from codeward.training import PRESETS
 
 PULL = "/v1/fleet/pull-messages"
@@ -96,7 +96,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     server, upstream = made.path / "server", Upstream()
     trust = ssl.create_default_context(cafile=str(made.path / "users" / "alice" / "ca.crt"))
     with serving(upstream, server, "off") as behind:
-        gate = Gate(server / "users.json", f"127.0.0.1:{behind}", server / "ca.crt", LIMITS)
+        gate = NodeGate(server / "users.json", f"127.0.0.1:{behind}", server / "ca.crt", LIMITS)
         with (
             serving(gate, server, "on") as port,
             httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trust, trust_env=False) as client,
@@ -211,7 +211,7 @@ def test_a_removed_or_replaced_key_is_refused_from_the_next_request_on(scene: Sc
 
 def test_the_gate_says_so_when_the_superlink_is_down(scene: Scene) -> None:
     server = scene.consortium.path / "server"
-    gate = Gate(server / "users.json", "127.0.0.1:1", server / "ca.crt")
+    gate = NodeGate(server / "users.json", "127.0.0.1:1", server / "ca.crt")
     with (
         serving(gate, server, "on") as port,
         httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=False, trust_env=False) as client,

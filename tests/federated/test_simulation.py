@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
 from codeward.federated import simulate_federation, train_federated
-from codeward.federated._simulation import QUIET
+from codeward.federated._flower_simulation import QUIET
 
 
 def same_bytes(first, second):

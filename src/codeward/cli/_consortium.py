@@ -201,8 +201,7 @@ def gate(
 
     Example: codeward federate gate consortium/server --host 0.0.0.0
     """
-    from codeward.federated.consortium import Gate, GateSettings, Roster, run_gate
-    from codeward.federated.consortium import _layout as layout
+    from codeward.federated.consortium import GateSettings, NodeGate, Roster, layout, run_gate
 
     name, separator, number = superlink.rpartition(":")
     if not separator or not name or not number.isdigit():
@@ -225,7 +224,9 @@ def gate(
         else:
             print(f"gate at {host}:{port} for {len(roster.members)} users, to the SuperLink at {superlink}", flush=True)
 
-    run_gate(Gate(server / layout.ROSTER_FILE, superlink, authority, settings), host, port, certificate, key, announce)
+    run_gate(
+        NodeGate(server / layout.ROSTER_FILE, superlink, authority, settings), host, port, certificate, key, announce
+    )
 
 
 def users(
@@ -241,9 +242,7 @@ def users(
 
     Example: codeward federate users consortium/server --replace bob=bob-new.pub
     """
-    from codeward.federated.consortium import Roster
-    from codeward.federated.consortium import _layout as layout
-    from codeward.federated.consortium._commands import list_nodes, register_user, unregister_node
+    from codeward.federated.consortium import Roster, layout
 
     if replace and remove:
         raise InputError("--replace and --remove: one at a time")
@@ -255,10 +254,10 @@ def users(
             roster = roster.replace_key(name, Path(key_file).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"--replace {replace}: expected NAME=FILE, the file a public key") from error
-        steps = [list_nodes(), unregister_node(), register_user(name)]
+        steps = [layout.list_nodes(), layout.unregister_node(), layout.register_user(name)]
     elif remove:
         roster = roster.remove(remove)
-        steps = [list_nodes(), unregister_node()]
+        steps = [layout.list_nodes(), layout.unregister_node()]
     if steps:
         roster.save(file)
         roster.save_keys(server / layout.PUBLIC_KEYS)

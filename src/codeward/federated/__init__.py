@@ -7,19 +7,16 @@ imports Flower.
 from codeward.federated._aggregation import combine
 from codeward.federated._checking import Checked, Refusal, check_reply
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport, derive_seed
-from codeward.federated._folder import FederationFolder
-from codeward.federated._local import train_model, train_update
-from codeward.federated._protocol import Arrays, Assignment, Parcel, Reply, Update, answer
-from codeward.federated._reference import train_federated
-from codeward.federated._samples import load_samples, save_samples
-from codeward.federated._settings import FederatedSettings
-from codeward.federated._simulation import (
+from codeward.federated._federation_folder import FederationFolder
+from codeward.federated._flower_simulation import (
     CLIENT_APP,
     SERVER_APP,
     SimulatedFederation,
     simulate_federation,
     simulate_federations,
 )
+from codeward.federated._local_training import load_samples, save_samples, train_federated, train_model, train_update
+from codeward.federated._protocol import Arrays, Assignment, FederatedSettings, Parcel, Reply, Update, answer
 
 __all__ = [
     "CLIENT_APP",

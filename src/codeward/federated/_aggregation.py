@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward.federated._protocol import Arrays
-from codeward.federated._settings import FederatedSettings
+from codeward.federated._protocol import Arrays, FederatedSettings
 
 _DIGIT = 32
 

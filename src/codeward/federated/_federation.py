@@ -14,8 +14,7 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.federated._aggregation import RowCombiner
 from codeward.federated._checking import Refusal, check_reply, quote
-from codeward.federated._protocol import Arrays, Assignment, Reply
-from codeward.federated._settings import FederatedSettings
+from codeward.federated._protocol import Arrays, Assignment, FederatedSettings, Reply
 from codeward.training import TrainingSettings, build_network, fingerprint, plan_models
 
 _LOG = logging.getLogger("codeward.federated")

@@ -10,9 +10,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from codeward._errors import InputError
-from codeward.federated._binding import NodeBinding, OrderBinding
-from codeward.federated._folder import FederationFolder
-from codeward.federated._serving import run_federation
+from codeward.federated._federation_folder import FederationFolder
+from codeward.federated._flower_server import NodeBinding, OrderBinding, run_federation
 from codeward.federated._wire import pack_assignment, unpack_reply
 
 __all__ = ["NodeBinding", "OrderBinding", "app", "pack_assignment", "run_federation", "unpack_reply"]

@@ -7,7 +7,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from codeward.federated.client_app import answer_message
-from codeward.federated.consortium._signatures import sign_reply
+from codeward.federated.consortium._signed_grid import sign_reply
 
 __all__ = ["app"]
 

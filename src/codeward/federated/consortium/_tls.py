@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from codeward._errors import InputError
-from codeward.federated.consortium._keys import make_key
+from codeward.federated.consortium._roster import make_key
 
 # Clocks of users may run behind the server's: a certificate made a minute ago must already be valid for them.
 _CLOCK_SLACK = datetime.timedelta(hours=1)
@@ -21,7 +21,7 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 
 
 @dataclass(frozen=True)
-class Certificates:
+class TlsCertificates:
     """A certificate authority and the server certificate it signed, all PEM.
 
     The server needs ``server_certificate`` and ``server_key``, users need ``authority`` alone. ``authority_key`` is
@@ -46,7 +46,7 @@ def check_host(host: str) -> str:
     return host
 
 
-def make_certificates(hosts: Sequence[str], days: int) -> Certificates:
+def make_certificates(hosts: Sequence[str], days: int) -> TlsCertificates:
     """Make an authority and a server certificate for ``hosts``, the second valid ``days`` days from now.
 
     The authority lasts ten years, so that it can sign the next server certificate without users noticing. It carries
@@ -88,7 +88,7 @@ def make_certificates(hosts: Sequence[str], days: int) -> Certificates:
         .sign(authority_key, hashes.SHA384())
     )
     pem = serialization.Encoding.PEM
-    return Certificates(
+    return TlsCertificates(
         authority.public_bytes(pem), _secret(authority_key), server.public_bytes(pem), _secret(server_key)
     )
 

@@ -23,8 +23,8 @@ from codeward._files import write_text_atomic
 from codeward._progress import show_progress
 from codeward.data import Samples
 from codeward.federated._federation import FederatedResult, FederationPlan
-from codeward.federated._folder import FederationFolder
-from codeward.federated._samples import save_samples
+from codeward.federated._federation_folder import FederationFolder
+from codeward.federated._local_training import save_samples
 
 if TYPE_CHECKING:
     from codeward.federated._processes import ProcessTree

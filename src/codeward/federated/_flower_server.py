@@ -1,19 +1,59 @@
-"""The rounds of a federation over Flower: one message a user and round, and never a wait beyond the timeout."""
+"""The server's part of a Flower run: who speaks for whom, the rounds over a grid, plan in and models out."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from codeward._errors import InputError
-from codeward.federated._binding import NodeBinding
-from codeward.federated._federation import Federation, RoundReport
+from codeward.federated._federation import FederatedResult, Federation, RoundReport
+from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._protocol import Assignment
 from codeward.federated._wire import pack_assignment, unpack_reply
+
+
+class NodeBinding(Protocol):
+    """The server's mapping of connected nodes to columns of the code."""
+
+    def bind(self, grid: Grid) -> dict[int, int]:
+        """Return the user index of each node that is connected now, by node id.
+
+        Called at the start of every round. A node that is bound to nobody is left out and gets no messages; two nodes
+        never get the same user. The mapping must rest on what the server knows of a node (its registered key), not on
+        anything a node sends.
+        """
+
+
+class OrderBinding:
+    """Binding of a simulation, where all nodes are the server's own: nodes in order of their ids.
+
+    Which simulated node plays which user does not matter, because nodes hold no data: the assignment names the user and
+    the simulated client opens that user's file. Nodes are bound once, when all have arrived, and stay bound.
+
+    Parameters
+    ----------
+    n_users : int
+    """
+
+    def __init__(self, n_users: int) -> None:
+        self.n_users = n_users
+        self.users_: dict[int, int] = {}
+
+    def bind(self, grid: Grid) -> dict[int, int]:
+        """Return the user of each node; nobody before all nodes are there."""
+        nodes = sorted(grid.get_node_ids())
+        if not self.users_ and len(nodes) >= self.n_users:
+            self.users_ = {node: user for user, node in enumerate(nodes[: self.n_users])}
+        present = set(nodes)
+        return {node: user for node, user in self.users_.items() if node in present}
+
 
 _LOG = logging.getLogger("codeward.federated")
 
@@ -148,3 +188,51 @@ def _receive(grid: Grid, federation: Federation, sent: str, user: int, node: int
             traffic.received += _weigh(message.content)
             federation.accept(user, unpack_reply(message.content))
     return bool(messages)
+
+
+def run_federation(
+    grid: Grid,
+    folder: str | os.PathLike[str],
+    binding: NodeBinding,
+    join_timeout: float = 120.0,
+    quorum: int | None = None,
+    label: str = "",
+) -> FederatedResult:
+    """Train the federation whose plan is in a server's folder, and leave the result there.
+
+    Where a server was killed between two rounds, or within one, the next call goes on after the last finished round and
+    ends with the same bytes. A federation that has finished is trained anew.
+
+    Parameters
+    ----------
+    grid : Grid
+    folder : path-like
+        See `FederationFolder`; ``rounds.jsonl`` grows while it trains.
+    binding : NodeBinding
+        Who speaks for whom; a deployment hands in one that goes by registered keys.
+    join_timeout, quorum, label
+        As for `run_rounds`.
+    """
+    place = FederationFolder(Path(folder))
+    if place.finished:
+        place.clear()
+    federation = place.open_federation()
+    total = federation.plan.settings.rounds
+    if federation.round:
+        _LOG.warning("goes on after round %d of %d", federation.round, total)
+    begin = time.perf_counter()
+
+    def watch(report: RoundReport, traffic: Traffic) -> None:
+        nonlocal begin
+        now = time.perf_counter()
+        place.add_round(federation, {"seconds": round(now - begin, 3), **asdict(traffic)})
+        begin = now
+        _LOG.info(
+            "round %d/%d: %d users counted, %d silent, %d refusals",
+            report.round, total, len(report.counted), len(report.silent), len(report.refusals),
+        )  # fmt: skip
+
+    run_rounds(grid, federation, binding, watch, join_timeout, quorum, label=label)
+    result = federation.result()
+    place.save_result(result)
+    return result

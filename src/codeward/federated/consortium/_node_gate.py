@@ -28,8 +28,7 @@ from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMEST
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 
 from codeward._errors import InputError
-from codeward.federated.consortium._keys import verify
-from codeward.federated.consortium._roster import Member, Roster
+from codeward.federated.consortium._roster import Member, Roster, verify
 
 _LOG = logging.getLogger("codeward.gate")
 # All of Fleet but register-node and unregister-node: keys are registered by the operator, on the server.
@@ -83,7 +82,7 @@ class _Refused(Exception):
         self.status = status
 
 
-class Gate:
+class NodeGate:
     """An ASGI application that passes signed Fleet requests of members on to a SuperLink.
 
     The roster is read again when its file changes: a removed or replaced key is refused from the next request on.
@@ -224,13 +223,13 @@ class Gate:
 
 
 def run_gate(
-    gate: Gate, host: str, port: int, certificate: Path, key: Path, ready: Callable[[], object] | None = None
+    gate: NodeGate, host: str, port: int, certificate: Path, key: Path, ready: Callable[[], object] | None = None
 ) -> None:
     """Serve the gate over TLS (1.2 or newer) until the process is told to end.
 
     Parameters
     ----------
-    gate : Gate
+    gate : NodeGate
     host, port
         Where to listen: the address of the interface that users reach.
     certificate, key : Path

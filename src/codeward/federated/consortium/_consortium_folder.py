@@ -11,11 +11,9 @@ from typing import Any
 from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
 from codeward.federated._federation import FederationPlan
-from codeward.federated._folder import FederationFolder
-from codeward.federated.consortium import _layout as layout
-from codeward.federated.consortium import _texts as texts
-from codeward.federated.consortium._certificates import Certificates, make_certificates
-from codeward.federated.consortium._commands import (
+from codeward.federated._federation_folder import FederationFolder
+from codeward.federated.consortium import _consortium_texts as texts
+from codeward.federated.consortium._consortium_texts import (
     Address,
     register_user,
     server_environment,
@@ -25,8 +23,10 @@ from codeward.federated.consortium._commands import (
     start_supernode,
     user_environment,
 )
-from codeward.federated.consortium._keys import (
+from codeward.federated.consortium._roster import (
     PRIVATE_FOLDER,
+    Member,
+    Roster,
     check_name,
     make_key,
     parse_public_key,
@@ -34,7 +34,7 @@ from codeward.federated.consortium._keys import (
     public_line,
     write_private,
 )
-from codeward.federated.consortium._roster import Member, Roster
+from codeward.federated.consortium._tls import TlsCertificates, make_certificates
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def write_consortium(
         roster = _write_users(draft / "users", names, given, address, certificates, plan)
         _write_server(draft / "server", roster, plan, address, certificates, join_timeout)
         _make_private(draft / "authority")
-        write_private(draft / "authority" / layout.AUTHORITY_KEY, certificates.authority_key)
-        _write(draft / "authority" / layout.AUTHORITY_FILE, certificates.authority)
+        write_private(draft / "authority" / texts.AUTHORITY_KEY, certificates.authority_key)
+        _write(draft / "authority" / texts.AUTHORITY_FILE, certificates.authority)
         write_text_atomic(draft / "README.md", texts.overview(roster.members, address))
         draft.rename(target)
     except BaseException:
@@ -170,7 +170,7 @@ def _write_users(
     names: Sequence[str],
     given: Mapping[str, str],
     address: Address,
-    certificates: Certificates,
+    certificates: TlsCertificates,
     plan: FederationPlan,
 ) -> Roster:
     _make_private(place)
@@ -182,12 +182,12 @@ def _write_users(
             line = given[name]
         else:
             key = make_key()
-            write_private(folder / layout.NODE_KEY, private_text(key))
+            write_private(folder / texts.NODE_KEY, private_text(key))
             line = public_line(key.public_key())
         member = Member(user, name, line)
-        write_text_atomic(folder / layout.NODE_PUBLIC_KEY, f"{line} {name}\n")
-        _write(folder / layout.AUTHORITY_FILE, certificates.authority)
-        write_text_atomic(folder / layout.ENVIRONMENT_FILE, user_environment())
+        write_text_atomic(folder / texts.NODE_PUBLIC_KEY, f"{line} {name}\n")
+        _write(folder / texts.AUTHORITY_FILE, certificates.authority)
+        write_text_atomic(folder / texts.ENVIRONMENT_FILE, user_environment())
         write_text_atomic(folder / "README.md", texts.user_readme(member, address, name not in given))
         members.append(member)
     return Roster(tuple(members), plan.code.n_users, plan.code.digest)
@@ -198,18 +198,18 @@ def _write_server(
     roster: Roster,
     plan: FederationPlan,
     address: Address,
-    certificates: Certificates,
+    certificates: TlsCertificates,
     join_timeout: int,
 ) -> None:
     _make_private(folder)
-    write_private(folder / layout.SERVER_KEY, certificates.server_key)
-    _write(folder / layout.SERVER_CERTIFICATE, certificates.server_certificate)
-    _write(folder / layout.AUTHORITY_FILE, certificates.authority)
-    roster.save(folder / layout.ROSTER_FILE)
-    FederationFolder(folder / layout.PLAN_FOLDER).save_plan(plan)
-    roster.save_keys(folder / layout.PUBLIC_KEYS)
-    write_text_atomic(folder / layout.APP_FOLDER / "pyproject.toml", texts.app_project(join_timeout))
-    write_text_atomic(folder / layout.ENVIRONMENT_FILE, server_environment(address))
+    write_private(folder / texts.SERVER_KEY, certificates.server_key)
+    _write(folder / texts.SERVER_CERTIFICATE, certificates.server_certificate)
+    _write(folder / texts.AUTHORITY_FILE, certificates.authority)
+    roster.save(folder / texts.ROSTER_FILE)
+    FederationFolder(folder / texts.PLAN_FOLDER).save_plan(plan)
+    roster.save_keys(folder / texts.PUBLIC_KEYS)
+    write_text_atomic(folder / texts.APP_FOLDER / "pyproject.toml", texts.app_project(join_timeout))
+    write_text_atomic(folder / texts.ENVIRONMENT_FILE, server_environment(address))
     write_text_atomic(folder / "README.md", texts.server_readme(roster.members, address))
 
 

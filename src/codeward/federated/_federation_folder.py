@@ -15,7 +15,7 @@ from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport
-from codeward.federated._settings import FederatedSettings
+from codeward.federated._protocol import FederatedSettings
 from codeward.training import TrainingSettings
 
 FORMAT = "codeward-federation/1"
