@@ -4,7 +4,6 @@ Asking needs the models and the data; counting needs the vote files only. So a m
 another one, or the same one later, counts.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,7 +81,7 @@ def ask_cell(
     about = {
         "classes": setting.n_classes,
         "shape": list(ensemble.shape),
-        "training": json.loads(setting.training.to_json()),
+        "training": setting.training.to_json(),
         # A group that is all gone still has its trigger tried.
         "groups": [
             {

@@ -158,7 +158,7 @@ class Federation:
         ]
         recipe = {
             "format": FORMAT,
-            "training": json.loads(replace(plan.training, epochs=plan.settings.local_epochs).to_json()),
+            "training": replace(plan.training, epochs=plan.settings.local_epochs).to_json(),
             "federated": json.loads(plan.settings.identity),
             "architecture": fingerprint(networks[0]),
         }

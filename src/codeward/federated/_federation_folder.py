@@ -36,7 +36,7 @@ class FederationFolder:
         """Write the plan."""
         content = {
             "format": FORMAT,
-            "training": json.loads(plan.training.to_json()),
+            "training": plan.training.to_json(),
             "settings": plan.settings.to_json(),
             "shape": list(plan.shape),
             "seed": plan.seed,

@@ -25,7 +25,7 @@ def pack_assignment(assignment: Assignment, label: str = "") -> RecordDict:
             "round": assignment.round,
             "nonce": assignment.nonce,
             "shape": list(assignment.shape),
-            "training": assignment.training.to_json(),
+            "training": json.dumps(assignment.training.to_json()),
             # As text: seeds use all 63 bits.
             "seeds": json.dumps({str(model): seed for model, seed in assignment.seeds.items()}),
         }

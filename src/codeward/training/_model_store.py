@@ -59,7 +59,7 @@ def model_key(
     content = {
         "format": GRAPH_FORMAT if computation.startswith("cuda lanes") else FORMAT,
         "data": [digests[user] for user in plan.users],
-        "settings": json.loads(settings.to_json()),
+        "settings": settings.to_json(),
         "architecture": architecture,
         "seed": plan.seed,
         "computation": computation,

@@ -1,5 +1,6 @@
 """From users' data and a code to its trained sub-models."""
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -189,7 +190,7 @@ def train_ensembles(
             else:
                 plan = origin[job.key]
                 about = {"users": list(plan.users), "replica": plan.replica, "computation": computation}
-                about |= {"settings": settings.to_json(), "torch": torch.__version__}
+                about |= {"settings": json.dumps(settings.to_json()), "torch": torch.__version__}
                 store.save_weights(job.key, weights, about)
             reporter.advance(models=1)
             callbacks.finish_model(job.key)

@@ -1,8 +1,8 @@
 """What a sub-model is trained with: one frozen value that is part of every model's key."""
 
-import json
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from codeward._errors import InputError
 
@@ -78,9 +78,11 @@ class TrainingSettings:
         if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
             raise InputError("mean and std: expected finite numbers, std above 0")
 
-    def to_json(self) -> str:
-        """Canonical JSON: equal settings, equal text."""
-        return json.dumps(asdict(self), sort_keys=True)
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON has them, names in alphabetical order: equal settings, equal text."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in sorted(asdict(self).items())
+        }
 
 
 #: The recipes of the paper (``mnist``, ``cifar10``), Fashion-MNIST like MNIST, and one for scikit-learn's digits.
