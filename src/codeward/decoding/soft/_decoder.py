@@ -1,6 +1,7 @@
 """The decoder on calibrated class scores."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -9,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
+from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded
-from codeward.decoding._models import check_labels
+from codeward.decoding._models import check_labels, estimate_confusion
 from codeward.decoding.soft._calibration import cross_calibrate
 from codeward.decoding.soft._evidence import Evidence
 from codeward.decoding.soft._explanations import list_explanations
@@ -67,7 +69,7 @@ class SoftDecoder:
     families : tuple of str
         Families of simulated triggers to fit on, of "sure", "softened", "marginal".
     n_simulated : int
-        Simulated attacks to fit on; half as many for the decoder on votes.
+        Simulated attacks to fit on.
     random_state : int
 
     Attributes
@@ -117,14 +119,13 @@ class SoftDecoder:
             return Evidence(self.calibration_.apply_held_out(made, rows), made.argmax(axis=2))
 
         votes = checked.argmax(axis=2)
-        self.fallback_ = DiscountedDecoder(
+        self.paper_ = BayesDecoder(
             self.code,
-            self.n_classes_,
-            self.attackers_prior,
-            self.false_alarm_rate,
-            max(2, self.n_simulated // 2),
-            self.random_state,
-        ).fit(votes, truth)
+            estimate_confusion(votes, truth, self.n_classes_),
+            attackers_prior=self.attackers_prior,
+        )
+        self.votes_, self.labels_ = votes, truth
+        self.__dict__.pop("fallback_", None)
         material = Material(
             checked,
             votes,
@@ -137,7 +138,7 @@ class SoftDecoder:
         self.tuned_ = tune(
             material,
             self.code,
-            self.fallback_.paper_,
+            self.paper_,
             self.explanations_,
             self.families,
             self.n_simulated,
@@ -150,6 +151,19 @@ class SoftDecoder:
     def n_classes(self) -> int | None:
         """Number of classes c, known after the fit."""
         return getattr(self, "n_classes_", None)
+
+    @cached_property
+    def fallback_(self) -> DiscountedDecoder:
+        """The decoder on votes, fitted on the same validation inputs when it is first needed."""
+        self._check_fitted()
+        return DiscountedDecoder(
+            self.code,
+            self.n_classes_,
+            self.attackers_prior,
+            self.false_alarm_rate,
+            self.n_simulated,
+            self.random_state,
+        ).fit(self.votes_, self.labels_)
 
     def decode(self, scores: ArrayLike) -> Decoded:
         """Verdicts on N inputs; `decode_votes` where there are no scores.
@@ -166,7 +180,7 @@ class SoftDecoder:
             score, not a frequency. Target, suspects and users are given an attack.
         """
         evidence = self._weigh(scores)
-        by_votes = self.fallback_.paper_.decode(evidence.votes).label_probability
+        by_votes = self.paper_.decode(evidence.votes).label_probability
         return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes)
 
     def decode_votes(self, votes: ArrayLike) -> Decoded:

@@ -64,6 +64,10 @@ class Sums:
         """Log posterior of the label up to a constant, the attack's log odds lowered by ``shift``, shape (N, c)."""
         return np.logaddexp(self.attacked - shift, self.clean)
 
+    def take(self, rows: NDArray[np.int64]) -> "Sums":
+        """Masses of some inputs, without the table."""
+        return Sums(self.attacked[rows], self.clean[rows], np.empty((0, 0, 0)))
+
     @property
     def gap(self) -> NDArray[np.float64]:
         """Log odds of an attack before the threshold, shape (N,)."""

@@ -1,18 +1,21 @@
 """Simulated attacks on validation scores: the tuning data of the score decoder.
 
 An attacker set and a target are drawn, and the scores of the models it hits are overwritten. How sure a hit model is of
-the target is the attacker's choice, so the draws cover three families, each shared by the models of an input:
+the target is the attacker's choice, so the draws cover four families, each shared by the models of an input:
 
 - *sure*: ``p(t) = 1 - 10^-v``, v uniform in 0.5..7 plus noise per model (an ordinary backdoor);
 - *softened*: such scores divided by a factor of 1..16 (log-uniform) and normalised again;
-- *marginal*: t just ahead of the runner-up, by a log-ratio of 0.05..2.5; the other classes stay as they are.
+- *marginal*: t just ahead of the runner-up, by a log-ratio of 0.05..2.5; the other classes stay as they are;
+- *weak*: a mixture of what the model says without the trigger and a sure hit, whose share is uniform in 0.05..0.65: the
+  target often does not win the vote. Poison of which only a part is labelled as the target plants such triggers.
 
 What a hit model says of the other classes is the attacker's choice too: in a third of the attacks it keeps what the
 model says of the input without the trigger, in a third what it says of another input, in a third next to nothing
 (normal noise, its scale uniform in 0..1).
 
 The trigger fails in a hit model (which then answers as if clean) with probability 1 - S; S is 0.99 in half of the
-inputs and uniform in 0.6..1 in the others.
+inputs and uniform in 0.6..1 in the others. Lower rates are left out on purpose: where most hit models may fail, a group
+of five with two failures looks like another group of three, and codes with little margin lose hard triggers by it.
 """
 
 from dataclasses import dataclass
@@ -23,7 +26,7 @@ from numpy.typing import NDArray
 
 from codeward.decoding.soft._calibration import log_softmax
 
-Family = Literal["sure", "softened", "marginal"]
+Family = Literal["sure", "softened", "marginal", "weak"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 #: Range and noise of v, the number of nines of a sure hit.
@@ -34,6 +37,8 @@ SOFTEST = 16.0
 LEAD = (0.05, 2.5)
 #: Success rate of half of the inputs, and the range of the others.
 SUCCESS, POOR_SUCCESS = 0.99, (0.6, 1.0)
+#: Range of the share of the trigger in a weak hit.
+SHARE = (0.05, 0.65)
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def overwrite_votes(votes: NDArray[np.int64], attacks: SimulatedAttacks) -> NDAr
 def overwrite_scores(
     scores: NDArray[np.float64], attacks: SimulatedAttacks, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Log-probabilities of the attacked inputs, shape (M, m, c); t is the argmax of every hit model."""
+    """Log-probabilities of the attacked inputs, shape (M, m, c); t wins in a hit model unless the trigger is weak."""
     clean = scores[attacks.rows]
     size, n_models, n_classes = clean.shape
     is_target = np.broadcast_to(attacks.targets[:, None, None] == np.arange(n_classes), clean.shape)
@@ -133,6 +138,10 @@ def overwrite_scores(
     lead = generator.uniform(*LEAD, size=(size, 1)) * np.exp(generator.normal(0, 0.3, size=(size, n_models)))
     marginal = log_softmax(np.where(is_target, (others.max(axis=2) + lead)[:, :, None], others))
 
+    # 4. weak: p = (1 - w) p(clean) + w p(sure).
+    share = generator.uniform(*SHARE, size=(size, 1, 1))
+    weak = np.logaddexp(clean + np.log1p(-share), sure + np.log(share))
+
     family = attacks.families[:, None, None]
-    made = np.where(family == 0, sure, np.where(family == 1, softened, marginal))
+    made = np.choose(family, [sure, softened, marginal, weak])
     return np.asarray(np.where(attacks.hits[:, :, None], made, clean))

@@ -12,18 +12,18 @@ from codeward.codes import Code
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import first_best
 from codeward.decoding._plurality import PluralityDecoder
-from codeward.decoding.soft._blending import choose_blend
 from codeward.decoding.soft._calibration import N_FOLDS
 from codeward.decoding.soft._evidence import Evidence
 from codeward.decoding.soft._explanations import Explanations, Sums
 from codeward.decoding.soft._judges import Judges, TrainingSet, learn_judges
+from codeward.decoding.soft._pooling import Part, fit_pool, list_opinions
 from codeward.decoding.soft._simulation import Family, SimulatedAttacks, draw_attacks
 from codeward.decoding.soft._verdicts import Tuned, choose_threshold, sum_labels
 
 #: Fewest validation inputs a fit accepts.
 LEAST_INPUTS = 30
 #: Most simulated attacks the reading of the label is chosen on.
-MOST_CHECKS = 5000
+MOST_CHECKS = 8000
 #: Fewest simulated attacks of a kind that is compared for itself.
 LEAST_KIND = 40
 
@@ -105,18 +105,19 @@ def tune(
     # 3. The alarm.
     threshold = choose_threshold(of_clean.gap, false_alarm_rate)
 
-    # 4. The label, each kind of attack against the paper's decoder.
-    by_votes = (paper.decode(material.votes).label_probability, paper.decode(attacked.votes).label_probability)
-    plain = PluralityDecoder(code, material.n_classes).predict(material.votes)
-    shift, vote_weight, room = choose_blend(
-        of_clean,
-        of_attacked,
-        by_votes,
-        (labels, labels[attacks.rows]),
-        (plain if material.inputs.ndim == 3 else first_best(by_votes[0]), first_best(by_votes[1])),
-        strata,
-    )
-    return Tuned(judges, threshold, shift, vote_weight, room)
+    # 4. The label, beside the better of plain vote and paper's decoder on clean inputs and each kind of attack.
+    plain = PluralityDecoder(code, material.n_classes)
+
+    def gather(sums: Sums, votes: NDArray[np.int64], truth: NDArray[np.int64], rows: NDArray[np.int64]) -> Part:
+        by_votes = paper.decode(votes[rows]).label_probability
+        right = [(first_best(by_votes) == truth[rows]).mean(), (plain.predict(votes[rows]) == truth[rows]).mean()]
+        mine = sums.take(rows)
+        return Part(list_opinions(mine, by_votes, votes[rows]), mine.gap, truth[rows], float(max(right)))
+
+    parts = [gather(of_clean, material.votes, labels, np.arange(n_inputs))]
+    parts += [gather(of_attacked, attacked.votes, labels[attacks.rows], np.flatnonzero(stratum)) for stratum in strata]
+    pool, room = fit_pool(parts)
+    return Tuned(judges, threshold, pool, room)
 
 
 def _sum_held_out(

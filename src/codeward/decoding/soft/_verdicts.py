@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from codeward.decoding._decoded import Decoded, first_best
-from codeward.decoding.soft._blending import blend, softmax
 from codeward.decoding.soft._evidence import Evidence
 from codeward.decoding.soft._explanations import Explanations, Sums, log_sum
 from codeward.decoding.soft._judges import CHUNK, Judges, sum_explanations
+from codeward.decoding.soft._pooling import Pool, list_opinions, softmax
 
 #: Confidence of the bound on the false-alarm rate.
 CONFIDENCE = 0.99
@@ -26,17 +26,16 @@ class Tuned:
     judges : Judges
     threshold : float
         Log odds above which an input is flagged; see `choose_threshold`.
-    shift, vote_weight : float
-        Discount of an attack's log odds and weight of the paper's decoder in the label; see `choose_blend`.
+    pool : Pool
+        Weights of the opinions on the label; see `fit_pool`.
     room : ndarray, shape (1 + strata,)
-        Accuracy less that of the reference with these, on clean validation inputs and on each kind of simulated
-        attacks: below 0 where the reference was better.
+        Accuracy less that of the better of plain vote and paper's decoder, on clean validation inputs and on each kind
+        of simulated attacks: below 0 where the reference was better.
     """
 
     judges: Judges
     threshold: float
-    shift: float
-    vote_weight: float
+    pool: Pool
     room: NDArray[np.float64]
 
 
@@ -101,7 +100,8 @@ def give_verdicts(
     for rows in split_chunks(len(evidence), explanations, n_classes):
         sums = sum_explanations(evidence.take(rows), explanations, tuned.judges)
         alarm = sums.gap - tuned.threshold
-        parts.append(_decide(sums, explanations, alarm, blend(sums, by_votes[rows], tuned.shift, tuned.vote_weight)))
+        opinions = list_opinions(sums, by_votes[rows], evidence.votes[rows])
+        parts.append(_decide(sums, explanations, alarm, tuned.pool.label_probability(opinions, sums.gap)))
     return Decoded(
         np.concatenate([part.labels for part in parts]),
         np.concatenate([part.attack_probability for part in parts]),
