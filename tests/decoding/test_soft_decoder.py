@@ -8,10 +8,10 @@ from codeward._errors import InputError
 from codeward.codes import named_code
 from codeward.decoding import BayesDecoder, PluralityDecoder, estimate_confusion
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
-from codeward.decoding.soft._blending import blend, choose_blend
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._explanations import Sums, log_sum
 from codeward.decoding.soft._judges import sum_explanations
+from codeward.decoding.soft._pooling import Part, fit_pool, list_opinions, spread_gap
 from codeward.decoding.soft._verdicts import choose_threshold
 
 CODE = named_code("c")
@@ -174,25 +174,43 @@ def test_the_threshold_keeps_the_rate_with_confidence():
     assert choose_threshold(np.arange(10.0), 0.05) == 9.0
 
 
-def test_the_label_is_read_so_that_it_leaves_most_room_to_both_references():
-    # One clean input, one attacked: label 1 under attack, label 0 without; the evidence tells them apart by 3 nats.
-    clean = Sums(np.log([[0.1, 0.9]]) - 1.5, np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
-    attacked = Sums(np.log([[0.1, 0.9]]) + 1.5, np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
-    zero, one, stratum = np.array([0]), np.array([1]), [np.array([True])]
-    flat = np.full((1, 2), 0.5)
-    shift, weight, room = choose_blend(clean, attacked, (flat, flat), (zero, one), (zero, one), stratum)
-    assert -1.5 <= shift <= 1.5
-    assert weight == 0
-    np.testing.assert_array_equal(room, [0.0, 0.0])
-    # Where the sums cannot tell them apart and the votes can, the votes are heard.
-    told = (np.array([[0.999, 0.001]]), np.array([[0.001, 0.999]]))
-    _, weight, room = choose_blend(clean, clean, told, (zero, one), (zero, one), stratum)
-    assert weight > 0
-    np.testing.assert_array_equal(room, [0.0, 0.0])
-    np.testing.assert_allclose(blend(clean, told[1], 0.0, 1000.0), [[0.0, 1.0]], atol=1e-6)
-    # Where nothing helps, the least loss is reported.
-    _, _, room = choose_blend(clean, clean, (flat, flat), (zero, one), (zero, one), stratum)
-    assert room.min() == -1.0
+def make_part(seed, trusted, gap, n=400):
+    """Inputs on which one of the five opinions is right and the others are guesses."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 3, n)
+    opinions = np.log(generator.dirichlet(np.ones(3), (n, 5)))
+    opinions[np.arange(n), trusted] = np.log(0.05 + 0.85 * np.eye(3)[labels])
+    return Part(opinions, np.full(n, gap), labels, 0.9)
+
+
+def test_the_pool_trusts_the_opinion_that_is_right_at_this_evidence_of_an_attack():
+    # The plain vote (last) is right without an attack, the explanations given an attack (second) are right under one.
+    clean, attacked = make_part(0, 4, -3.0), make_part(1, 1, 3.0)
+    pool, room = fit_pool([clean, attacked])
+    assert (room > 0.05).all()
+    held = [make_part(2, 4, -3.0), make_part(3, 1, 3.0)]
+    for part in held:
+        assert (pool.label_probability(part.opinions, part.gap).argmax(axis=1) == part.labels).mean() > 0.95
+    # The same opinion at the wrong evidence is not trusted.
+    wrong = make_part(4, 4, 3.0)
+    assert (pool.label_probability(wrong.opinions, wrong.gap).argmax(axis=1) == wrong.labels).mean() < 0.7
+
+
+def test_the_weights_of_the_pool_are_linear_between_its_knots():
+    knots = np.array([-2.0, 0.0, 4.0])
+    np.testing.assert_allclose(
+        spread_gap(np.array([-9.0, -1.0, 0.0, 3.0, np.inf]), knots),
+        [[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0], [0, 0.25, 0.75], [0, 0, 1]],
+    )
+
+
+def test_no_opinion_has_a_veto_and_an_input_without_explanation_has_opinions_too():
+    sums = Sums(np.full((1, 2), -np.inf), np.log([[0.9, 0.1]]), np.empty((0, 0, 0)))
+    opinions = list_opinions(sums, np.array([[1.0, 0.0]]), np.array([[0, 0, 1]]))
+    assert opinions.shape == (1, 5, 2)
+    assert np.isfinite(opinions).all()
+    assert opinions.min() >= -12
+    np.testing.assert_allclose(opinions[0, 1], np.log([0.9, 0.1]))
 
 
 @pytest.mark.parametrize(
@@ -228,8 +246,6 @@ def test_wrong_settings_are_refused_with_a_reason(fresh):
         SoftDecoder(CODE).decode(scores)
     with pytest.raises(InputError, match="not fitted"):
         DiscountedDecoder(CODE, N_CLASSES).decode(labels[:15].reshape(1, 15))
-    with pytest.raises(InputError, match="needs scores"):
-        SoftDecoder(CODE).decode()
 
 
 def test_it_never_needs_torch():

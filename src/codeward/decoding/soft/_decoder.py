@@ -45,19 +45,17 @@ class SoftDecoder:
         att(l) = G + \log \sum_{x,t} \Pr(x, t \mid s, attack) \Pr(l \mid x, t), \qquad
         no(l) = \log \mathrm{softmax}_l \frac{\sum_i g_i(l)}{1 + \rho (m - 1)},
 
-    and the label is the argmax (ties to the smaller class) of
-    :math:`(e^{att(l) - \sigma} + e^{no(l)})\, p_{paper}(l)^\omega`, the paper's decoder on the hard votes being a
-    second opinion. :math:`\rho` discounts evidence the models share (DESIGN.md, Decoder: errors are correlated). The
-    shift :math:`\sigma` and the weight :math:`\omega` have the best accuracy, clean and under simulated attacks, that
-    stays above the plain vote on clean inputs and the paper's decoder on every kind of attack (`choose_blend`;
-    ``tuned_.room`` holds the differences). Explanations are left out where less than a quarter of the hit models votes
-    for the target.
+    and :math:`\rho` discounts evidence the models share: their errors are correlated. The label is the argmax (ties to
+    the smaller class) of a log-linear pool of five opinions, these two among them, the paper's decoder and the plain
+    vote (`list_opinions`), whose weights depend on G and have the least cross-entropy on clean validation inputs and
+    simulated attacks (`fit_pool`; ``tuned_.room`` holds the accuracies less those of the better of plain vote and
+    paper's decoder). Explanations are left out where less than a quarter of the hit models votes for the target.
 
     **What is guaranteed.** Nothing beyond what the votes' certificate (`codeward.certify`) says about other decoders:
     an attacker chooses the scores of the models it hits freely, and no proof covers this decoder's answer. What is
     measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 99% confidence for clean
     inputs drawn like the validation ones, as far as judges fitted without a third of these stand for those fitted on
-    all. Threat model of the fit: *deterministic*, with triggers that may be softened or fail.
+    all. Threat model of the fit: *deterministic*, with triggers that may be softened, weak or fail.
 
     Parameters
     ----------
@@ -67,7 +65,7 @@ class SoftDecoder:
     false_alarm_rate : float
         Share of clean inputs that may be flagged.
     families : tuple of str
-        Families of simulated triggers to fit on, of "sure", "softened", "marginal".
+        Families of simulated triggers to fit on, of "sure", "softened", "marginal", "weak".
     n_simulated : int
         Simulated attacks to fit on.
     random_state : int
@@ -79,8 +77,8 @@ class SoftDecoder:
         Hit patterns with their prior.
     tuned_ : Tuned
         Judges, alarm threshold and reading of the label.
-    fallback_ : DiscountedDecoder
-        Fitted on the votes of the same validation inputs; decodes where scores are missing.
+    paper_ : BayesDecoder
+        The paper's decoder with confusion matrices of the validation votes.
     """
 
     needs: Literal["scores"] = "scores"
