@@ -143,7 +143,7 @@ def move_attack(
     return attack.calibration.apply(np.where(works[:, :, None], held, attack.clean[rows])), goals
 
 
-def list_frames(votes: NDArray[np.int64], n_patterns: int, n_classes: int) -> tuple[NDArray[np.int64], ...]:
+def list_candidates(votes: NDArray[np.int64], n_patterns: int, n_classes: int) -> tuple[NDArray[np.int64], ...]:
     """Every (input, pattern, target) whose target some model votes for."""
     said = np.zeros((votes.shape[0], n_classes), dtype=bool)
     np.put_along_axis(said, votes, True, axis=1)
@@ -165,22 +165,24 @@ def learn_the_mixture(
     members = patterns[generator.choice(prior.size, size=rows.size, p=prior)]
     made, goals = move_attack(attack, rows, members, vary, generator)
     clean = attack.calibration.apply(attack.clean[train])
-    frames = list_frames(clean.argmax(axis=2), prior.size, n_classes)
-    # Patterns are thinned by their prior, so that all frames weigh alike.
-    kept = generator.choice(frames[0].size, FRAMES * clean.shape[0], p=prior[frames[1]] / prior[frames[1]].sum())
-    of, x, t = (part[kept] for part in frames)
+    candidates = list_candidates(clean.argmax(axis=2), prior.size, n_classes)
+    # Patterns are thinned by their prior, so that all candidates weigh alike.
+    kept = generator.choice(
+        candidates[0].size, FRAMES * clean.shape[0], p=prior[candidates[1]] / prior[candidates[1]].sum()
+    )
+    of, x, t = (part[kept] for part in candidates)
     features = np.concatenate([describe(made, members, goals), describe(clean[of], patterns[x], t)])
     model = boost(features, np.arange(features.shape[0]) < rows.size, int(generator.integers(2**31)))
 
-    def judge(scores: _Floats) -> _Floats:
-        of, x, t = list_frames(scores.argmax(axis=2), prior.size, n_classes)
+    def rate(scores: _Floats) -> _Floats:
+        of, x, t = list_candidates(scores.argmax(axis=2), prior.size, n_classes)
         total = np.zeros(scores.shape[0])
         for part in np.array_split(np.arange(of.size), 1 + of.size // 100_000):
             ratio = np.exp(model.decision_function(describe(scores[of[part]], patterns[x[part]], t[part])))
             np.add.at(total, of[part], prior[x[part]] * ratio)
         return np.log(np.maximum(total, 1e-300))
 
-    return judge
+    return rate
 
 
 def study_file(path: Path, seed: int) -> Iterator[str]:

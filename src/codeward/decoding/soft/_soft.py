@@ -14,21 +14,20 @@ from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded
 from codeward.decoding._models import check_labels, estimate_confusion
 from codeward.decoding.soft._calibration import cross_calibrate
-from codeward.decoding.soft._evidence import Evidence
-from codeward.decoding.soft._explanations import list_explanations
-from codeward.decoding.soft._judges import sum_explanations
+from codeward.decoding.soft._discounted import DiscountedDecoder
+from codeward.decoding.soft._explanations import Evidence, list_explanations
+from codeward.decoding.soft._fitting import Material, tune
+from codeward.decoding.soft._opinions import give_verdicts, split_chunks
+from codeward.decoding.soft._ratios import sum_explanations
 from codeward.decoding.soft._simulation import FAMILIES, Family, overwrite_scores
-from codeward.decoding.soft._tuning import Material, tune
-from codeward.decoding.soft._verdicts import give_verdicts, split_chunks
-from codeward.decoding.soft._votes import DiscountedDecoder
 
 
 class SoftDecoder:
     r"""Decoder on the class scores of the m sub-models, fitted on clean validation scores and simulated attacks.
 
     Each model's scores are calibrated to log-probabilities :math:`g_i`. An *explanation* is a hit pattern x with prior
-    w(x) and a target t; two judges, gradient-boosted trees, look at the input in its light (`describe_frame`: how sure
-    the models inside and outside x are of t, what they say beside it):
+    w(x) and a target t. Two likelihood ratios, estimated by gradient-boosted trees, look at the input in its light
+    (`describe_candidate`: how sure the models inside and outside x are of t, what they say beside it):
 
     - the *alarm* learns how much better (x, t) explains the scores s than no attack does,
       :math:`e^{a(x,t)} = \Pr(s \mid x, t) / (c \Pr(s \mid clean))`;
@@ -54,7 +53,7 @@ class SoftDecoder:
     **What is guaranteed.** Nothing beyond what the votes' certificate (`codeward.certify`) says about other decoders:
     an attacker chooses the scores of the models it hits freely, and no proof covers this decoder's answer. What is
     measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 99% confidence for clean
-    inputs drawn like the validation ones, as far as judges fitted without a third of these stand for those fitted on
+    inputs drawn like the validation ones, as far as ratios fitted without a third of these stand for those fitted on
     all. Threat model of the fit: *deterministic*, with triggers that may be softened, weak or fail.
 
     Parameters
@@ -76,7 +75,7 @@ class SoftDecoder:
     explanations_ : Explanations
         Hit patterns with their prior.
     tuned_ : Tuned
-        Judges, alarm threshold and reading of the label.
+        RatioModels, alarm threshold and reading of the label.
     paper_ : BayesDecoder
         The paper's decoder with confusion matrices of the validation votes.
     """
@@ -198,7 +197,7 @@ class SoftDecoder:
         """
         evidence = self._weigh(scores)
         tables = [
-            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.judges, every_target=True).table
+            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.ratios, every_target=True).table
             for rows in split_chunks(len(evidence), self.explanations_, self.n_classes_)
         ]
         return np.asarray(np.concatenate(tables) - self.explanations_.log_weights[:, None])

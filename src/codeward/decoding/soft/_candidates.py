@@ -1,7 +1,7 @@
-"""One input in the light of one explanation: the features a judge reads, and the sums over all explanations.
+"""One input in the light of one explanation: the features a model reads, and the sums over all explanations.
 
-A *frame* is an input together with a hit pattern x and a target t. Its features do not depend on which models or which
-classes are meant, only on how the hit side and the clean side look: one judge serves all patterns and targets.
+A *candidate* is an input together with a hit pattern x and a target t. Its features do not depend on which models or
+which classes are meant, only on how the hit side and the clean side look: one model serves all patterns and targets.
 """
 
 import numpy as np
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from codeward._compiled import compiled
 from codeward.decoding.soft._boosting import add_trees
 
-#: Numbers in `describe_frame`.
+#: Numbers in `describe_candidate`.
 N_FEATURES = 28
-#: A frame is plausible when at least this share of its hit models votes for the target; others are left out.
+#: A candidate is plausible when at least this share of its hit models votes for the target; others are left out.
 PLAUSIBLE = 0.25
 #: Log-odds are cut off here.
 LARGEST_ODDS = 30.0
@@ -67,7 +67,7 @@ def read_models(posteriors: _Floats, odds: _Floats, surest: _Floats) -> None:
 
 
 @compiled
-def describe_frame(
+def describe_candidate(
     posteriors: _Floats,
     odds: _Floats,
     surest: _Floats,
@@ -78,7 +78,7 @@ def describe_frame(
     totals: _Floats,
     out: _Singles,
 ) -> None:
-    """Fill in the features of one frame, shape (`N_FEATURES`,).
+    """Fill in the features of one candidate, shape (`N_FEATURES`,).
 
     For the hit side, the clean side and all models: the lead of the target in the mean log-probabilities, and the lead
     of the first other class over the second. Of each side: six order statistics and the mean of the log-odds of the
@@ -167,10 +167,10 @@ def describe_frame(
 
 
 @compiled
-def describe_frames(
+def describe_candidates(
     posteriors: _Floats, votes: _Ints, patterns: _Bools, of: _Ints, chosen: _Ints, targets: _Ints, out: _Singles
 ) -> None:
-    """Features of many frames: input ``of[k]``, pattern ``chosen[k]``, target ``targets[k]``; shape (K, features)."""
+    """Features of candidates, shape (K, features): input ``of[k]``, pattern ``chosen[k]``, target ``targets[k]``."""
     n_models, n_classes = posteriors.shape[1:]
     odds, surest = np.empty((n_models, n_classes)), np.empty(n_models)
     sides, totals = np.empty((2, n_models)), np.empty((3, n_classes))
@@ -178,12 +178,16 @@ def describe_frames(
         n = of[k]
         if k == 0 or of[k - 1] != n:
             read_models(posteriors[n], odds, surest)
-        describe_frame(posteriors[n], odds, surest, votes[n], patterns[chosen[k]], targets[k], sides, totals, out[k])
+        describe_candidate(
+            posteriors[n], odds, surest, votes[n], patterns[chosen[k]], targets[k], sides, totals, out[k]
+        )
 
 
 @compiled
-def list_frames(votes: _Ints, patterns: _Bools, n_classes: int, every_target: bool, frames: _Ints) -> tuple[int, int]:
-    """List the frames (x, t) of one input, shape (most, 2), and return how many count and how many there are.
+def list_candidates(
+    votes: _Ints, patterns: _Bools, n_classes: int, every_target: bool, candidates: _Ints
+) -> tuple[int, int]:
+    """List the candidates (x, t) of one input, shape (most, 2), and return how many count and how many there are.
 
     Those that count come first: the plausible ones, or all of voted targets where none is. ``every_target`` adds the
     others.
@@ -201,19 +205,19 @@ def list_frames(votes: _Ints, patterns: _Bools, n_classes: int, every_target: bo
                 continue
             for x in range(patterns.shape[0]):
                 if attempt == 1 or is_plausible(patterns[x], votes, t):
-                    frames[counted, 0] = x
-                    frames[counted, 1] = t
+                    candidates[counted, 0] = x
+                    candidates[counted, 1] = t
                     counted += 1
     listed = counted
     if every_target:
         done = np.zeros((patterns.shape[0], n_classes), dtype=np.bool_)
         for k in range(counted):
-            done[frames[k, 0], frames[k, 1]] = True
+            done[candidates[k, 0], candidates[k, 1]] = True
         for t in range(n_classes):
             for x in range(patterns.shape[0]):
                 if not done[x, t]:
-                    frames[listed, 0] = x
-                    frames[listed, 1] = t
+                    candidates[listed, 0] = x
+                    candidates[listed, 1] = t
                     listed += 1
     return counted, listed
 
@@ -245,7 +249,7 @@ def read_label(
 
 
 @compiled
-def sum_frames(
+def sum_candidates(
     posteriors: _Floats,
     votes: _Ints,
     patterns: _Bools,
@@ -263,9 +267,9 @@ def sum_frames(
     by_label: _Floats,
     table: _Floats,
 ) -> None:
-    """Sum over the frames of every input.
+    """Sum over the candidates of every input.
 
-    With a(x, t) and e(x, t) the log odds by the two judges (`Judges`) and w(x) the prior,
+    With a(x, t) and e(x, t) the log odds by the two ratios (`RatioModels`) and w(x) the prior,
 
         gap      = log of the sum over (x, t) of w(x) exp(a(x, t)),
         p(x, t)  = w(x) exp(e(x, t)) / sum,          table = gap + log p(x, t),
@@ -276,10 +280,10 @@ def sum_frames(
     posteriors, votes : ndarray, shapes (N, m, c), (N, m)
     patterns, log_weights : ndarray, shapes (P, m), (P,)
     every_target : bool
-        Otherwise only plausible frames are summed (`list_frames`), with log mass -inf elsewhere. The gap is over those
-        in either case.
+        Otherwise only plausible candidates are summed (`list_candidates`), with log mass -inf elsewhere. The gap is
+        over those in either case.
     alarm_features, ..., naming_base
-        The judges' trees.
+        The ratios' trees.
     discounts : ndarray, shape (m + 1,)
         Exponent of the sum of 0..m models.
     by_label, table : ndarray, shapes (N, c), (N, P, c)
@@ -287,19 +291,19 @@ def sum_frames(
     """
     n_inputs, n_models, n_classes = posteriors.shape
     most = log_weights.size * (n_classes if every_target else min(n_models, n_classes))
-    frames = np.empty((most, 2), dtype=np.int64)
+    candidates = np.empty((most, 2), dtype=np.int64)
     rows = np.empty((most, N_FEATURES), dtype=np.float32)
     alarm, naming = np.empty(most), np.empty(most)
     odds, surest = np.empty((n_models, n_classes)), np.empty(n_models)
     sides, totals = np.empty((2, n_models)), np.empty((3, n_classes))
     whole, label_shares = np.empty(n_classes), np.empty(n_classes)
     for n in range(n_inputs):
-        # 1. Both judges on every frame.
-        counted, listed = list_frames(votes[n], patterns, n_classes, every_target, frames)
+        # 1. Both ratios on every candidate.
+        counted, listed = list_candidates(votes[n], patterns, n_classes, every_target, candidates)
         read_models(posteriors[n], odds, surest)
         for k in range(listed):
-            x, t = frames[k]
-            describe_frame(posteriors[n], odds, surest, votes[n], patterns[x], t, sides, totals, rows[k])
+            x, t = candidates[k]
+            describe_candidate(posteriors[n], odds, surest, votes[n], patterns[x], t, sides, totals, rows[k])
             alarm[k] = log_weights[x] + alarm_base
             naming[k] = log_weights[x] + naming_base
         add_trees(rows[:counted], alarm_features, alarm_thresholds, alarm_values, alarm)
@@ -315,7 +319,7 @@ def sum_frames(
         by_label[n] = 0.0
         table[n] = -np.inf
         for k in range(listed):
-            x, t = frames[k]
+            x, t = candidates[k]
             table[n, x, t] = gap + naming[k] - normaliser
             if naming[k] < top + NEGLIGIBLE:
                 continue

@@ -6,17 +6,16 @@ from hypothesis import strategies as st
 from codeward.codes import Code, named_code
 from codeward.decoding.soft._boosting import grow_trees
 from codeward.decoding.soft._calibration import log_softmax
-from codeward.decoding.soft._evidence import Evidence, weigh_votes
-from codeward.decoding.soft._explanations import list_explanations, log_sum
-from codeward.decoding.soft._frames import N_FEATURES, PLAUSIBLE
-from codeward.decoding.soft._judges import (
+from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE
+from codeward.decoding.soft._explanations import Evidence, list_explanations, log_sum, weigh_votes
+from codeward.decoding.soft._ratios import (
     N_DRAWN,
-    Judges,
+    RatioModels,
     TrainingSet,
     choose_discounts,
     describe,
-    draw_frames,
-    learn_judges,
+    draw_candidates,
+    learn_ratios,
     sum_explanations,
 )
 from codeward.decoding.soft._simulation import FAMILIES, draw_attacks, overwrite_scores
@@ -99,27 +98,27 @@ def test_the_compiled_sums_equal_the_formula(seed, name, n_classes, every):
     explanations, evidence, generator = draw_case(seed, name, n_classes, 2)
     n_models = explanations.patterns.shape[1]
     discounts = generator.uniform(0.2, 1.0, n_models + 1)
-    judges = Judges(draw_trees(generator), draw_trees(generator), discounts)
-    sums = sum_explanations(evidence, explanations, judges, every_target=every)
-    frames = [(x, t) for x in range(explanations.rows.size) for t in range(n_classes)]
+    ratios = RatioModels(draw_trees(generator), draw_trees(generator), discounts)
+    sums = sum_explanations(evidence, explanations, ratios, every_target=every)
+    candidates = [(x, t) for x in range(explanations.rows.size) for t in range(n_classes)]
     for n in range(2):
         scores, votes = evidence.log_posteriors[n], evidence.votes[n]
         likely = [
             (x, t)
-            for x, t in frames
+            for x, t in candidates
             if (said := (explanations.patterns[x] & (votes == t)).sum()) > 0
             and said >= PLAUSIBLE * explanations.patterns[x].sum()
         ]
-        likely = likely or [(x, t) for x, t in frames if t in votes]
-        used = frames if every else likely
+        likely = likely or [(x, t) for x, t in candidates if t in votes]
+        used = candidates if every else likely
 
-        def judge(trees, pairs, n=n):
+        def rate(trees, pairs, n=n):
             x, t = np.array(pairs).T
             features = describe(evidence, explanations, np.full(x.size, n), x, t)
             return explanations.log_weights[x] + trees.log_odds(features)
 
-        gap = log_sum(judge(judges.alarm, likely))
-        named = judge(judges.naming, used)
+        gap = log_sum(rate(ratios.alarm, likely))
+        named = rate(ratios.naming, used)
         shares = np.exp(named - log_sum(named))
         table = np.full((explanations.rows.size, n_classes), -np.inf)
         by_label = np.zeros(n_classes)
@@ -138,7 +137,7 @@ def test_the_compiled_sums_equal_the_formula(seed, name, n_classes, every):
 
 def test_drawn_explanations_are_plausible_and_reach_every_voted_class():
     explanations, evidence, generator = draw_case(3, "bcc248", 4, 300)
-    of, x, t, n_voted = draw_frames(evidence, explanations, generator)
+    of, x, t, n_voted = draw_candidates(evidence, explanations, generator)
     hit = explanations.patterns[x]
     said = (hit & (evidence.votes[of] == t[:, None])).sum(axis=1)
     assert (said >= PLAUSIBLE * hit.sum(axis=1)).all()
@@ -188,9 +187,9 @@ def test_the_alarm_is_the_log_likelihood_ratio_of_an_attack():
         attacks.patterns,
         attacks.targets,
     )
-    judges = learn_judges(training, explanations, generator)
+    ratios = learn_ratios(training, explanations, generator)
     some = np.concatenate([votes[:300], attacked[:300]])
-    found = sum_explanations(weigh_votes(np.log(confusion.T[some]), some), explanations, judges).gap
+    found = sum_explanations(weigh_votes(np.log(confusion.T[some]), some), explanations, ratios).gap
     by_label = np.log(confusion.T[some])
     clean = log_sum(by_label.sum(axis=1)) - np.log(3)
     terms = []
@@ -225,6 +224,6 @@ def test_simulated_scores_feed_the_judges():
         attacks.patterns,
         attacks.targets,
     )
-    judges = learn_judges(training.take(labels < 2, labels < 2), explanations, generator)
-    sums = sum_explanations(training.attacked, explanations, judges)
+    ratios = learn_ratios(training.take(labels < 2, labels < 2), explanations, generator)
+    sums = sum_explanations(training.attacked, explanations, ratios)
     assert np.isfinite(sums.attacked).all()

@@ -13,19 +13,18 @@ from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows
 from codeward.decoding._models import ConfusionModel, check_labels, check_votes, estimate_confusion
 from codeward.decoding.soft._calibration import N_FOLDS
-from codeward.decoding.soft._evidence import Evidence, weigh_votes
-from codeward.decoding.soft._explanations import list_explanations
-from codeward.decoding.soft._judges import sum_explanations
+from codeward.decoding.soft._explanations import Evidence, list_explanations, weigh_votes
+from codeward.decoding.soft._fitting import Material, tune
+from codeward.decoding.soft._opinions import give_verdicts, split_chunks, sum_labels
+from codeward.decoding.soft._ratios import sum_explanations
 from codeward.decoding.soft._simulation import overwrite_votes
-from codeward.decoding.soft._tuning import Material, tune
-from codeward.decoding.soft._verdicts import give_verdicts, split_chunks, sum_labels
 
 
 class DiscountedDecoder:
     r"""Bayes decoder on hard votes whose evidence is discounted for correlated errors.
 
     The paper multiplies the models' likelihoods as if their errors were independent (DESIGN.md, Decoder); they share
-    hard images, so it sees attacks where there are none. Here judges learned from simulated attacks on validation votes
+    hard images, so it sees attacks where there are none. Here ratios learned from simulated attacks on validation votes
     weigh the explanations, and the models' evidence for a label carries an exponent; see `SoftDecoder` for the formula,
     of which this is the case where :math:`g_i` are the label posteriors given the vote, by the confusion matrices.
 
@@ -51,7 +50,7 @@ class DiscountedDecoder:
     explanations_ : Explanations
         Hit patterns with their prior.
     tuned_ : Tuned
-        Judges, alarm threshold and reading of the label.
+        RatioModels, alarm threshold and reading of the label.
     """
 
     needs: Literal["votes"] = "votes"
@@ -132,7 +131,7 @@ class DiscountedDecoder:
     def log_odds(self, votes: ArrayLike) -> NDArray[np.float64]:
         """Log odds of an attack above the alarm's threshold, for votes of shape (N, m), shape (N,)."""
         evidence, inverse = self._weigh(votes)
-        return (sum_labels(evidence, self.explanations_, self.tuned_.judges).gap - self.tuned_.threshold)[inverse]
+        return (sum_labels(evidence, self.explanations_, self.tuned_.ratios).gap - self.tuned_.threshold)[inverse]
 
     def log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
         """Log evidence of (pattern, target) against no attack, shape (N, P, c): to add up over inputs.
@@ -141,7 +140,7 @@ class DiscountedDecoder:
         """
         evidence, inverse = self._weigh(votes)
         tables = [
-            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.judges, every_target=True).table
+            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.ratios, every_target=True).table
             for rows in split_chunks(len(evidence), self.explanations_, self.n_classes)
         ]
         return (np.concatenate(tables) - self.explanations_.log_weights[:, None])[inverse]

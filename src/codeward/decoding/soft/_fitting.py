@@ -13,12 +13,10 @@ from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import first_best
 from codeward.decoding._plurality import PluralityDecoder
 from codeward.decoding.soft._calibration import N_FOLDS
-from codeward.decoding.soft._evidence import Evidence
-from codeward.decoding.soft._explanations import Explanations, Sums
-from codeward.decoding.soft._judges import Judges, TrainingSet, learn_judges
-from codeward.decoding.soft._pooling import Part, fit_pool, list_opinions
+from codeward.decoding.soft._explanations import Evidence, Explanations, Sums
+from codeward.decoding.soft._opinions import Part, Tuned, choose_threshold, fit_pool, list_opinions, sum_labels
+from codeward.decoding.soft._ratios import RatioModels, TrainingSet, learn_ratios
 from codeward.decoding.soft._simulation import Family, SimulatedAttacks, draw_attacks
-from codeward.decoding.soft._verdicts import Tuned, choose_threshold, sum_labels
 
 #: Fewest validation inputs a fit accepts.
 LEAST_INPUTS = 30
@@ -66,9 +64,9 @@ def tune(
     false_alarm_rate: float,
     generator: np.random.Generator,
 ) -> Tuned:
-    """Learn the judges from simulated attacks, then set the alarm on clean inputs, the label on them and fresh attacks.
+    """Learn the ratios from simulated attacks, then set the alarm on clean inputs, the label on them and fresh attacks.
 
-    What alarm and label are set on is judged by judges that never saw the input, one pair for each fold.
+    What alarm and label are set on is judged by ratios that never saw the input, one pair for each fold.
     References of the label: the paper's decoder under attack; on clean inputs the plain vote, for votes alone the
     paper's decoder again (they cannot match both at once).
     """
@@ -80,19 +78,19 @@ def tune(
         prior = np.exp(explanations.log_weights)
         return draw_attacks(labels, rows, explanations.patterns, prior, material.n_classes, families, generator)
 
-    # 1. Judges of each fold, without it, and of everything.
+    # 1. RatioModels of each fold, without it, and of everything.
     attacks = attack(n_simulated)
     clean = material.weigh(material.inputs, np.arange(n_inputs))
     training = TrainingSet(
         clean, labels, material.weigh(material.overwrite(attacks), attacks.rows), attacks.patterns, attacks.targets
     )
     held_out = [
-        learn_judges(
+        learn_ratios(
             training.take(material.folds != fold, material.folds[attacks.rows] != fold), explanations, generator
         )
         for fold in range(N_FOLDS)
     ]
-    judges = learn_judges(training, explanations, generator)
+    ratios = learn_ratios(training, explanations, generator)
 
     # 2. What they say of the clean inputs and of fresh attacks on them.
     of_clean = _sum_held_out(clean, material.folds, explanations, held_out)
@@ -117,18 +115,18 @@ def tune(
     parts = [gather(of_clean, material.votes, labels, np.arange(n_inputs))]
     parts += [gather(of_attacked, attacked.votes, labels[attacks.rows], np.flatnonzero(stratum)) for stratum in strata]
     pool, room = fit_pool(parts)
-    return Tuned(judges, threshold, pool, room)
+    return Tuned(ratios, threshold, pool, room)
 
 
 def _sum_held_out(
-    evidence: Evidence, folds: NDArray[np.int64], explanations: Explanations, held_out: list[Judges]
+    evidence: Evidence, folds: NDArray[np.int64], explanations: Explanations, held_out: list[RatioModels]
 ) -> Sums:
-    """Sum over explanations by the judges that did not see the input's fold, without the table."""
+    """Sum over explanations by the ratios that did not see the input's fold, without the table."""
     n_classes = evidence.log_posteriors.shape[2]
     attacked, clean = np.empty((len(evidence), n_classes)), np.empty((len(evidence), n_classes))
-    for fold, judges in enumerate(held_out):
+    for fold, ratios in enumerate(held_out):
         rows = np.flatnonzero(folds == fold)
-        sums = sum_labels(evidence.take(rows), explanations, judges)
+        sums = sum_labels(evidence.take(rows), explanations, ratios)
         attacked[rows], clean[rows] = sums.attacked, sums.clean
     return Sums(attacked, clean, np.empty((0, 0, 0)))
 

@@ -1,4 +1,4 @@
-"""Two judges of explanations, learned from simulated attacks on validation inputs."""
+"""Two likelihood ratios of explanations, learned from simulated attacks on validation inputs."""
 
 from dataclasses import dataclass, replace
 
@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from codeward.decoding._threads import share_rows
 from codeward.decoding.soft._boosting import Trees, grow_trees
 from codeward.decoding.soft._calibration import log_softmax
-from codeward.decoding.soft._evidence import Evidence
-from codeward.decoding.soft._explanations import Explanations, Sums
-from codeward.decoding.soft._frames import N_FEATURES, PLAUSIBLE, describe_frames, sum_frames
+from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, describe_candidates, sum_candidates
+from codeward.decoding.soft._explanations import Evidence, Explanations, Sums
 
 #: Explanations drawn for each input that are not its own; the plausible ones are learned from.
 N_DRAWN = 16
@@ -21,7 +20,7 @@ CORRELATIONS = np.linspace(0.0, 1.0, 41)
 
 
 @dataclass(frozen=True)
-class Judges:
+class RatioModels:
     r"""What is learned about explanations.
 
     Attributes
@@ -74,8 +73,8 @@ class TrainingSet:
         )
 
 
-def learn_judges(training: TrainingSet, explanations: Explanations, generator: np.random.Generator) -> Judges:
-    r"""Learn both judges and the discount.
+def learn_ratios(training: TrainingSet, explanations: Explanations, generator: np.random.Generator) -> RatioModels:
+    r"""Learn both ratios and the discount.
 
     With V(s) the number of classes some model votes for, a clean input seen in the light of x drawn from the prior w
     and t drawn from those classes, weighted by V / mean V, stands for all its explanations alike. N clean inputs with K
@@ -88,24 +87,24 @@ def learn_judges(training: TrainingSet, explanations: Explanations, generator: n
     ours = describe(training.attacked, explanations, *(part[likely] for part in true))
 
     # 1. True explanations of attacked inputs against explanations of clean ones.
-    *drawn, n_voted = draw_frames(training.clean, explanations, generator)
+    *drawn, n_voted = draw_candidates(training.clean, explanations, generator)
     theirs = describe(training.clean, explanations, *drawn)
     weights = np.concatenate([np.ones(len(ours)), n_voted[drawn[0]] / n_voted.mean()])
     constant = np.log(max(len(training.attacked), 1) * n_voted.mean() / (N_DRAWN * max(len(training.clean), 1)))
     alarm = grow_trees(np.concatenate([ours, theirs]), np.arange(weights.size) < len(ours), weights)
 
     # 2. The same against other explanations of the attacked inputs.
-    of, x, t, _ = draw_frames(training.attacked, explanations, generator)
+    of, x, t, _ = draw_candidates(training.attacked, explanations, generator)
     wrong = (x != training.patterns[of]) | (t != training.targets[of])
     theirs = describe(training.attacked, explanations, of[wrong], x[wrong], t[wrong])
     naming = grow_trees(
         np.concatenate([ours, theirs]), np.arange(len(ours) + len(theirs)) < len(ours), np.ones(len(ours) + len(theirs))
     )
     discounts = choose_discounts(training.clean, training.labels, explanations, generator)
-    return Judges(replace(alarm, base=alarm.base - float(constant)), naming, discounts)
+    return RatioModels(replace(alarm, base=alarm.base - float(constant)), naming, discounts)
 
 
-def draw_frames(
+def draw_candidates(
     evidence: Evidence, explanations: Explanations, generator: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Draw `N_DRAWN` explanations of each input, keep the plausible ones: input, pattern, target; V of each input."""
@@ -141,9 +140,9 @@ def describe(
     x: NDArray[np.int64],
     t: NDArray[np.int64],
 ) -> NDArray[np.float32]:
-    """Features of frames; see `describe_frame`."""
+    """Features of candidates; see `describe_candidate`."""
     out = np.empty((of.size, N_FEATURES), dtype=np.float32)
-    describe_frames(evidence.log_posteriors, evidence.votes, explanations.patterns, of, x, t, out)
+    describe_candidates(evidence.log_posteriors, evidence.votes, explanations.patterns, of, x, t, out)
     return out
 
 
@@ -170,16 +169,16 @@ def choose_discounts(
 
 
 def sum_explanations(
-    evidence: Evidence, explanations: Explanations, judges: Judges, every_target: bool = False
+    evidence: Evidence, explanations: Explanations, ratios: RatioModels, every_target: bool = False
 ) -> Sums:
-    """Log masses of every input; see `Sums`, `sum_frames`. Implausible explanations are left out unless asked for."""
+    """Log masses of every input (`sum_candidates`); implausible explanations are left out unless asked for."""
     n_inputs, n_models, n_classes = evidence.log_posteriors.shape
     by_label = np.empty((n_inputs, n_classes))
     table = np.empty((n_inputs, explanations.rows.size, n_classes))
-    alarm, naming = judges.alarm, judges.naming
+    alarm, naming = ratios.alarm, ratios.naming
 
     def work(rows: slice) -> None:
-        sum_frames(
+        sum_candidates(
             evidence.log_posteriors[rows],
             evidence.votes[rows],
             explanations.patterns,
@@ -193,11 +192,11 @@ def sum_explanations(
             naming.thresholds,
             naming.values,
             naming.base,
-            judges.discounts,
+            ratios.discounts,
             by_label[rows],
             table[rows],
         )
 
     share_rows(n_inputs, work)
-    clean = log_softmax(judges.discounts[n_models] * evidence.log_posteriors.sum(axis=1))
+    clean = log_softmax(ratios.discounts[n_models] * evidence.log_posteriors.sum(axis=1))
     return Sums(by_label, clean, table)
