@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from codeward.codes import named_code
 from codeward.decoding import PluralityDecoder
-from codeward.experiments import RunFolder, load_config, run_experiment
+from codeward.experiments import run_experiment
 from codeward.reproduction import CellVotes, read_cell
+from codeward.runs import RunFolder, load_config
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.5)
 SUCCESSES = (0.99, 0.9, 0.7, 0.4)

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from codeward._files import write_atomic
-from codeward.decoding import load_votes
-from codeward.experiments import load_config, run_experiment
-from codeward.serve import RunCell, list_cells
+from codeward.experiments import run_experiment
+from codeward.runs import Cell, list_cells, load_config
+from codeward.serve import make_examiner
 
 COUNTS = (1, 2, 3, 5, 10, 20)
 REPEATS = 3
@@ -50,7 +50,7 @@ def make_run(name: str, folder: Path) -> None:
         pass
 
 
-def load_cells(runs: Path) -> dict[str, list[RunCell]]:
+def load_cells(runs: Path) -> dict[str, list[Cell]]:
     found = {}
     for name in RUNS:
         make_run(name, runs / f"ledger-{name}")
@@ -58,17 +58,13 @@ def load_cells(runs: Path) -> dict[str, list[RunCell]]:
     return found
 
 
-def vote_file(cell: RunCell, inputs: str) -> Path:
-    return cell.folder / "votes" / f"repeat{cell.repeat}-attackers{cell.n_attackers}-{inputs}.npz"
-
-
-def measure_curve(cells: Sequence[RunCell], rng: np.random.Generator) -> list[Point]:
+def measure_curve(cells: Sequence[Cell], rng: np.random.Generator) -> list[Point]:
     """Incidents drawn from the triggered inputs of a run that raise an alarm, whatever target they point at."""
     rows: dict[int, list[list[int]]] = {count: [] for count in COUNTS}
     for cell in cells:
-        examiner = cell.examiner()
+        examiner = make_examiner(cell)
         attackers = set(cell.record["figures"]["groups"][0]["attackers"])
-        votes = load_votes(vote_file(cell, "triggered")).votes
+        votes = cell.triggered[0].votes
         alarms = np.flatnonzero(examiner.decoder_.decode(votes).attack_probability > examiner.threshold)
         for count in COUNTS:
             for draw in range(DRAWS):

@@ -30,13 +30,12 @@ def serve_plain(folder: str, port: int) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from codeward.decoding import BayesDecoder
-    from codeward.experiments._served import load_served
-    from codeward.serve import find_cell
+    from codeward.runs import find_cell
+    from codeward.serve import load_models
     from codeward.training import build_network
 
     cell = find_cell(folder)
-    ensemble = load_served(folder, cell.repeat, cell.n_attackers).ensemble
+    ensemble = load_models(cell)
     settings = ensemble.settings
     networks = []
     for model in range(ensemble.n_models):
@@ -45,7 +44,7 @@ def serve_plain(folder: str, port: int) -> None:
         networks.append(network.eval())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))  # as the guarded endpoint does
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (settings.mean, settings.std))
-    decoder = BayesDecoder(cell.code, cell.validation.confusion, **cell.assumptions)
+    decoder = cell.decoder()
     app = FastAPI()
 
     @app.post("/predict")
@@ -113,14 +112,14 @@ def wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
 def draw_bodies(folder: str, triggered_share: float) -> list[bytes]:
     """Return one-image .npy bodies: test images of the run, some of them triggered."""
     from codeward.data import render
-    from codeward.experiments._served import load_served
-    from codeward.serve import find_cell
+    from codeward.experiments import Experiment
+    from codeward.runs import find_cell
 
     cell = find_cell(folder)
-    served = load_served(folder, cell.repeat, cell.n_attackers)
-    samples = served.setting.evaluation
-    clean, rng = render(samples), np.random.default_rng(0)
-    attacked = render(served.triggered(samples, served.groups[0])) if served.groups else clean
+    setting = Experiment(cell.folder.config, cell.folder).prepare(cell.repeat)
+    clean, rng = render(setting.evaluation), np.random.default_rng(0)
+    groups = setting.attack(cell.n_attackers)
+    attacked = render(setting.triggered(groups[0])) if groups else clean
     chosen = np.where((rng.random(len(clean)) < triggered_share)[:, None, None, None], attacked, clean)
     bodies = []
     for image in np.rint(chosen * 255).astype(np.uint8):
@@ -175,7 +174,8 @@ def main(arguments: list[str] | None = None) -> None:
     if given.folder:
         measure(given.folder, given.seconds, given.triggered)
         return
-    from codeward.experiments import load_config, run_experiment
+    from codeward.experiments import run_experiment
+    from codeward.runs import load_config
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = str(Path(scratch, "run"))

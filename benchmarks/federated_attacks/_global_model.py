@@ -27,8 +27,7 @@ from benchmarks.federated_attacks._trial import (
 from codeward.attacks import AttackGroup, poison_users
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples
-from codeward.experiments import plan_cell
-from codeward.experiments._setting import Draw, Setting
+from codeward.experiments import Draw, Setting, plan_cell
 from codeward.federated import (
     Arrays,
     Assignment,

@@ -19,7 +19,7 @@ from benchmarks.federated_attacks._sub_models import CODE_BEHAVIOURS, run_code, 
 from benchmarks.federated_attacks._trial import USERS, Trial, find_code, prepare
 from codeward._files import write_text_atomic
 from codeward.data import DatasetPair
-from codeward.experiments._setting import load_pair
+from codeward.experiments import load_pair
 from codeward.reproduction import read_lines, write_lines
 from codeward.runs import describe_machine, load_record, save_record
 

@@ -17,8 +17,7 @@ from benchmarks.federated_attacks._trial import MARGINS, Trial, count, draw_grou
 from codeward.attacks import AttackGroup
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder, estimate_confusion
-from codeward.experiments import MaliciousUpdate, choose_targets, plan_cell
-from codeward.experiments._setting import Setting
+from codeward.experiments import MaliciousUpdate, Setting, choose_targets, plan_cell
 from codeward.federated import Arrays, train_federated
 
 #: What attackers of a code's sub-models do.

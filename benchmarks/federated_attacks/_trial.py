@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from codeward.attacks import AttackGroup, trigger_inputs
 from codeward.codes import Code, design, inspect
 from codeward.data import DatasetPair, Samples
-from codeward.experiments import MaliciousUpdate, make_attackers, plan_cell
-from codeward.experiments._cells import draw_attack
-from codeward.experiments._setting import Draw, Setting, prepare_setting
+from codeward.experiments import Draw, MaliciousUpdate, Setting, make_attackers, plan_cell, prepare_setting
 from codeward.federated import Arrays
 from codeward.runs import FederatedConfig, load_federated_config, share
 from codeward.training import Ensemble
@@ -100,7 +98,7 @@ def seed_draw(setting: Setting, draw: Draw) -> list[int]:
 
 def draw_group(trial: Trial, setting: Setting, n_attackers: int) -> AttackGroup:
     """Draw attackers, target and a random pattern that is blended into the whole image."""
-    (group,) = draw_attack(setting, n_attackers)
+    (group,) = setting.attack(n_attackers)
     alpha = np.full_like(group.trigger.alpha, trial.opacity)
     return replace(group, trigger=replace(group.trigger, alpha=alpha))
 

@@ -7,9 +7,9 @@ import pytest
 
 from codeward.cli import main
 from codeward.codes import named_code
-from codeward.decoding import estimate_confusion, save_votes
-from codeward.runs import RunConfig, save_record
-from codeward.serve import Incident, Ledger, find_cell, find_incidents
+from codeward.decoding import VoteSet
+from codeward.runs import Cell, RunConfig, RunFolder, describe_machine, find_cell
+from codeward.serve import Incident, Ledger, find_incidents, make_examiner
 
 CODE = named_code("g")
 
@@ -18,24 +18,19 @@ CODE = named_code("g")
 def run_folder(tmp_path):
     """A run folder as `codeward run` leaves it, with votes of simulated models; user 13 attacks towards class 3."""
     rng = np.random.default_rng(0)
-    labels = np.arange(300) % 10
-    wrong = (labels + 1 + rng.integers(0, 3, 300)) % 10
-    chance = np.where(rng.random(300) < 0.08, 0.6, 0.004)
-    votes = np.where(rng.random((300, 6)) < chance[:, None], wrong[:, None], labels[:, None])
-    folder = tmp_path / "run"
-    CODE.save(folder / "code.json")
-    confusion = estimate_confusion(votes, labels, 10)
-    save_votes(folder / "votes" / "repeat0-attackers1-validation.npz", votes, labels, confusion)
+    votes = {}
+    for inputs in ("validation", "clean"):
+        labels = np.arange(300) % 10
+        wrong = (labels + 1 + rng.integers(0, 3, 300)) % 10
+        chance = np.where(rng.random(300) < 0.08, 0.6, 0.004)
+        says = np.where(rng.random((300, 6)) < chance[:, None], wrong[:, None], labels[:, None])
+        votes[inputs] = VoteSet(says, labels)
     config = RunConfig.model_validate({"users": 16, "code": {"name": "g"}, "decoder": {"max_attackers": 1}})
-    record = {
-        "repeat": 0,
-        "n_attackers": 1,
-        "config": config.model_dump(mode="json"),
-        "config_digest": config.digest,
-        "code_digest": CODE.digest,
-    }
-    save_record(record, folder / "records" / "repeat0-attackers1.json")
-    return folder
+    cell = Cell(RunFolder(tmp_path / "run"), 0, 1)
+    cell.folder.open(config)
+    cell = cell.save_votes(votes, {"classes": 10, "training": {}, "groups": [], **describe_machine("cpu")})
+    cell.save_record(config, {"code_digest": CODE.digest, "training": {}, "figures": {}})
+    return cell.folder.path
 
 
 @pytest.fixture
@@ -45,7 +40,7 @@ def filled(run_folder):
     votes = np.repeat((3 + 1 + np.arange(12) % 9)[:, None] % 10, 6, axis=1)
     votes[:, CODE.column(13)] = 3
     digests = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(12)]
-    decoded = cell.examiner().decoder_.decode(votes)
+    decoded = make_examiner(cell).decoder_.decode(votes)
     found = find_incidents(decoded, votes, digests, CODE, cell.id)
     assert len(found) == 12
     with Ledger(run_folder / "ledger.sqlite") as ledger:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from codeward.cli import main
-from codeward.experiments import load_records, rate
+from codeward.runs import load_records, rate
 
 
 def accuracy(folder, code, n_attackers, decoder):

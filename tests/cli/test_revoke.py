@@ -4,7 +4,8 @@ import pytest
 
 from codeward.cli import main
 from codeward.codes import Code
-from codeward.experiments import load_config, run_experiment
+from codeward.experiments import run_experiment
+from codeward.runs import load_config
 
 
 @pytest.fixture(scope="module")

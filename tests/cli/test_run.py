@@ -7,7 +7,7 @@ import time
 import pytest
 
 from codeward.cli import main
-from codeward.experiments import load_records
+from codeward.runs import load_records
 
 SMALL = ["--set", "code.name=d", "--set", "training.epochs=2", "--set", "attack.attackers=[0,1]"]
 

@@ -12,20 +12,9 @@ from hypothesis import strategies as st
 from codeward._errors import InputError
 from codeward.codes import Code, inspect, named_code
 from codeward.decoding import load_votes
-from codeward.experiments import (
-    foresee_revocation,
-    load_config,
-    load_pair,
-    load_record,
-    load_revocation,
-    name_output,
-    revoke_users,
-    run_experiment,
-)
-from codeward.experiments._runner import model_seed
-from codeward.experiments._setting import prepare_setting
+from codeward.experiments import load_pair, name_output, prepare_setting, revoke_users, run_experiment
 from codeward.experiments._unlearning import plan_remaining
-from codeward.runs import Revocation
+from codeward.runs import Revocation, foresee_revocation, load_config, load_record, load_revocation
 from codeward.training import ModelStore, drop_users, plan_models, train_ensemble
 
 # Columns are 4 users with one zero and 2 with two: rows (models) have 3 to 5 users.
@@ -99,7 +88,7 @@ def test_retrained_models_are_those_of_a_training_that_never_had_the_user(run_fo
     users = list(setting.users)
     users[4] = replace(users[4], images=255 - users[4].images)
     store = ModelStore(tmp_path / "fresh")
-    train_ensemble(users, Code(matrix), setting.training, model_seed(setting), store, "cpu", config.training.engine)
+    train_ensemble(users, Code(matrix), setting.training, setting.model_seed, store, "cpu", config.training.engine)
     fresh = {tuple(entry["about"]["users"]): entry for entry in list_models_in(tmp_path / "fresh")}
     clean = [entry for entry in list_models(output).values() if tuple(entry["about"]["users"]) in fresh]
     same = [entry for entry in clean if entry["sha256"] == fresh[tuple(entry["about"]["users"])]["sha256"]]

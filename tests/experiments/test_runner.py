@@ -8,7 +8,8 @@ import pytest
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, estimate_confusion, load_votes
-from codeward.experiments import load_config, load_record, load_records, rate, run_experiment
+from codeward.experiments import run_experiment
+from codeward.runs import load_config, load_record, load_records, rate
 
 SMALL = ["code.name=d", "training.epochs=3", "attack.attackers=[0,2]"]
 

@@ -12,8 +12,7 @@ pytest.importorskip("flwr")
 from benchmarks import federated_attacks as compare
 
 from codeward.decoding import ConsensusDecoder
-from codeward.experiments import plan_cell
-from codeward.experiments._setting import load_pair
+from codeward.experiments import load_pair, plan_cell
 from codeward.federated import train_federated
 from codeward.runs import rate
 

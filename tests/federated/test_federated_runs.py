@@ -7,8 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from codeward.cli._app import app, main
-from codeward.experiments import load_served, run_federated
-from codeward.runs import load_federated_config
+from codeward.experiments import Experiment, run_federated
+from codeward.runs import find_cell, load_federated_config
+from codeward.serve import load_models
 
 CONFIG = """
 dataset: digits
@@ -147,12 +148,10 @@ def test_decode_certify_and_report_work_on_the_folder(run_folder, tmp_path, caps
 
 
 def test_the_models_are_found_again_for_serving(run_folder):
-    served = load_served(run_folder, 0, 1)
-    from codeward.decoding import load_votes
-
-    votes = load_votes(run_folder / "votes" / "repeat0-attackers1-clean.npz").votes
-    np.testing.assert_array_equal(served.ensemble.votes(served.setting.evaluation), votes)
-    assert list(served.ensemble.keys) == load(run_folder, 1)["federated"]["keys"]
+    cell = find_cell(run_folder, 0, 1)
+    setting = Experiment(cell.folder.config, cell.folder).prepare(0)
+    np.testing.assert_array_equal(load_models(cell).votes(setting.evaluation), cell.clean.votes)
+    assert list(cell.keys) == load(run_folder, 1)["federated"]["keys"]
 
 
 def test_a_lost_model_is_not_served(run_folder, tmp_path):
@@ -162,8 +161,8 @@ def test_a_lost_model_is_not_served(run_folder, tmp_path):
     shutil.copytree(run_folder, copy)
     key = load(copy, 1)["federated"]["keys"][2]
     (copy / "store" / key[:2] / f"{key}.json").unlink()
-    with pytest.raises(ValueError, match="lacks sub-models"):
-        load_served(copy, 0, 1)
+    with pytest.raises(ValueError, match=r"lacks 1 of 4 sub-models.*federate simulate"):
+        load_models(find_cell(copy, 0, 1))
 
 
 def test_finished_cells_are_not_trained_again_and_another_run_is_refused(run_folder, config_file, monkeypatch):

@@ -25,7 +25,8 @@ STORED = PackedSetting(Path(__file__).parents[2] / "results" / "cifar10-iid")
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    from codeward.experiments import load_config, run_experiment
+    from codeward.experiments import run_experiment
+    from codeward.runs import load_config
 
     place = tmp_path_factory.mktemp("report") / "run"
     settings = ["code.name=d", "training.epochs=2", "training.device=cpu", "repeats=2"]

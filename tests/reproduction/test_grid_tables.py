@@ -5,12 +5,12 @@ from typing import get_args
 import pytest
 
 from codeward.attacks import Position
-from codeward.experiments import RunConfig
 from codeward.report import Entry, Table, share_cell
 from codeward.reproduction import plan_study
 from codeward.reproduction._grid_folder import GridRun, describe_setting, list_common
 from codeward.reproduction._naming import tracking_cell
 from codeward.reproduction._studies import Printed
+from codeward.runs import RunConfig
 
 
 @pytest.mark.parametrize(

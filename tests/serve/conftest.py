@@ -22,7 +22,8 @@ SETTINGS = (
 
 @pytest.fixture(scope="session")
 def served_folder(tmp_path_factory):
-    from codeward.experiments import load_config, run_experiment
+    from codeward.experiments import run_experiment
+    from codeward.runs import load_config
 
     folder = tmp_path_factory.mktemp("served") / "run"
     for _ in run_experiment(load_config(None, SETTINGS), folder):

@@ -12,10 +12,17 @@ from PIL import Image
 from codeward.certificates import certify
 from codeward.data import render
 from codeward.decoding import load_votes
-from codeward.experiments._served import load_served
-from codeward.serve import Ledger
+from codeward.experiments import Experiment
+from codeward.runs import RunFolder, find_cell
+from codeward.serve import Ledger, load_models
 from codeward.serve._guard import choose_prior
 from codeward.serve._schema import incidents as table
+
+
+def prepare(folder):
+    """Split the data as the run did."""
+    place = RunFolder(folder)
+    return Experiment(place.config, place).prepare(0)
 
 
 def png_of(picture):
@@ -27,10 +34,12 @@ def pixels_of(picture):
 
 
 def test_stacked_models_vote_as_the_run_recorded(served_folder, opened):
-    served = load_served(served_folder, 0, 1)
-    scores = opened.guard.models.scores(render(served.setting.evaluation))
+    setting = prepare(served_folder)
+    scores = opened.guard.models.scores(render(setting.evaluation))
     kept = load_votes(served_folder / "votes" / "repeat0-attackers1-clean.npz")
-    np.testing.assert_allclose(scores, served.ensemble.scores(served.setting.evaluation), atol=1e-4)
+    np.testing.assert_allclose(
+        scores, load_models(find_cell(served_folder, 0, 1)).scores(setting.evaluation), atol=1e-4
+    )
     np.testing.assert_array_equal(scores.argmax(axis=2), kept.votes)
 
 
@@ -146,7 +155,8 @@ def test_the_prior_stops_at_what_the_code_detects(opened):
 
 
 def test_a_revoked_state_is_served_with_its_own_models_and_code(served_folder, tmp_path):
-    from codeward.experiments import foresee_revocation, revoke_users
+    from codeward.experiments import revoke_users
+    from codeward.runs import foresee_revocation
     from codeward.serve._opening import open_run
 
     output = tmp_path / "without"
@@ -155,9 +165,9 @@ def test_a_revoked_state_is_served_with_its_own_models_and_code(served_folder, t
     left = open_run(output)
     assert left.guard.code.n_users == 15
     assert "13" not in left.card["user_names"]
-    served = load_served(output, 0, 1)
+    setting = prepare(output)
     kept = load_votes(output / "votes" / "repeat0-attackers1-triggered.npz")
-    votes = left.guard.models.scores(render(served.triggered(served.setting.evaluation, served.groups[0]))).argmax(2)
+    votes = left.guard.models.scores(render(setting.triggered(*setting.attack(1)))).argmax(2)
     np.testing.assert_array_equal(votes, kept.votes)
 
 

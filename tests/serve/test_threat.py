@@ -4,8 +4,8 @@ import pytest
 
 from codeward.certificates import Agreement, certify_agreement
 from codeward.codes import inspect, named_code
-from codeward.experiments import load_config, load_served, run_experiment, run_federated
-from codeward.runs import load_federated_config
+from codeward.experiments import run_experiment, run_federated
+from codeward.runs import find_cell, load_config, load_federated_config
 from codeward.serve._guard import state_guarantee
 from codeward.serve._opening import open_run
 
@@ -13,7 +13,7 @@ from codeward.serve._opening import open_run
 def test_a_federated_run_is_served_with_the_arbitrary_guarantee_and_without_certificates(tmp_path):
     overrides = ["code.name=c", "attack.attackers=[0]", "federated.rounds=1", "federated.local_epochs=1"]
     list(run_federated(load_federated_config(overrides=overrides), tmp_path, engine="reference"))
-    assert load_served(tmp_path, 0, 0).threat == "arbitrary"
+    assert find_cell(tmp_path, 0, 0).threat == "arbitrary"
     guard = open_run(tmp_path, 0, 0).guard
     assert guard.guarantee["threat"] == "arbitrary"
     assert guard.guarantee["k"] == inspect(named_code("c")).correct_arbitrary == 2
@@ -23,7 +23,7 @@ def test_a_federated_run_is_served_with_the_arbitrary_guarantee_and_without_cert
 def test_a_pooled_run_keeps_the_deterministic_one(tmp_path):
     overrides = ["code.name=d", "attack.attackers=[0]", "training.epochs=1"]
     list(run_experiment(load_config(overrides=overrides), tmp_path))
-    assert load_served(tmp_path, 0, 0).threat == "deterministic"
+    assert find_cell(tmp_path, 0, 0).threat == "deterministic"
     # d promises two attackers; what is said of the decoder is what error-free attacks on the served one give.
     guard = open_run(tmp_path, 0, 0).guard
     kept = certify_agreement(guard.code, guard.decoder, 10, max_attackers=2)

@@ -20,7 +20,7 @@ from codeward._errors import InputError
 from codeward.cli import main
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
-from codeward.experiments import load_records
+from codeward.runs import load_records
 from codeward.training import PRESETS, Cluster, ModelStore, drop_users, plan_models, train_ensembles
 
 # Not imported here: the processes of these tests import this module before codeward sets Ray's switches.
@@ -102,7 +102,8 @@ LOCAL = """
 import json, os, sys, tempfile
 sys.path.insert(0, sys.argv[1])
 from test_ray import KINDS, children, listening_addresses, make_tasks, recipe
-from codeward.experiments import load_config, run_experiment
+from codeward.experiments import run_experiment
+from codeward.runs import load_config
 from codeward.training import Cluster, ModelStore, train_ensembles
 
 with Cluster("local") as cluster:

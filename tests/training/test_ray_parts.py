@@ -12,7 +12,7 @@ from codeward._errors import InputError
 from codeward.cli import main
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
-from codeward.experiments import load_config
+from codeward.runs import load_config
 from codeward.training import PRESETS, Cluster, ModelPlan, check_address, train_ensemble
 from codeward.training._jobs import Job
 from codeward.training._ray_tasks import (

@@ -11,7 +11,8 @@ import typer
 from codeward._errors import InputError
 
 if TYPE_CHECKING:
-    from codeward.serve import Ledger, RunCell
+    from codeward.runs import Cell
+    from codeward.serve import Ledger
 
 ledger_app = typer.Typer(
     help="List, show, export and verify the incidents of a guarded endpoint.", no_args_is_help=True
@@ -179,9 +180,9 @@ def _read_time(text: str | None) -> datetime | None:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _find_cells(ledger: "Ledger", run: Path) -> "list[RunCell]":
+def _find_cells(ledger: "Ledger", run: Path) -> "list[Cell]":
     """Return the cells of a run folder that have incidents."""
-    from codeward.serve import list_cells
+    from codeward.runs import list_cells
 
     known = set(ledger.runs())
     cells = [cell for cell in list_cells(run) if (cell.id, cell.code.digest) in known]
@@ -191,12 +192,12 @@ def _find_cells(ledger: "Ledger", run: Path) -> "list[RunCell]":
 
 
 def _weigh(
-    ledger: "Ledger", cell: "RunCell", target: int | None, expect: int | None, limits: dict[str, float]
+    ledger: "Ledger", cell: "Cell", target: int | None, expect: int | None, limits: dict[str, float]
 ) -> list[dict[str, Any]]:
-    from codeward.serve import gather_evidence
+    from codeward.serve import gather_evidence, make_examiner
 
     # Thresholds were the endpoint's: the lowest one here leaves the choice to what the ledger says.
-    found = gather_evidence(ledger, cell.examiner(expect, threshold=0.0, **limits), cell.id)
+    found = gather_evidence(ledger, make_examiner(cell, expect, None, threshold=0.0, **limits), cell.id)
     if not found:
         raise InputError(f"{cell.id}: a decoder with other assumptions recorded these; give serve's --expect here too")
     kept = [item for key, item in found.items() if target is None or key == target]

@@ -11,7 +11,7 @@ import typer
 from codeward.cli._cluster import open_cluster
 
 if TYPE_CHECKING:
-    from codeward.experiments import RunConfig
+    from codeward.runs import RunConfig
 
 
 def reproduce(

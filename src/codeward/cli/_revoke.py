@@ -10,7 +10,7 @@ import typer
 from codeward._errors import InputError
 
 if TYPE_CHECKING:
-    from codeward.experiments import Outlook
+    from codeward.runs import Outlook
 
 
 def revoke(
@@ -29,7 +29,8 @@ def revoke(
 
     Example: codeward revoke runs/digits 3 7 -o runs/digits-without-3-7
     """
-    from codeward.experiments import foresee_revocation, name_output, revoke_users
+    from codeward.experiments import name_output, revoke_users
+    from codeward.runs import foresee_revocation
 
     outlook = foresee_revocation(run_dir, users)
     target = output or name_output(run_dir, outlook)

@@ -13,7 +13,7 @@ from codeward.cli._cluster import name_cluster
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from codeward.experiments import RunConfig
+    from codeward.experiments import Experiment
 
 #: Figures of a table row, in the order of its columns.
 _SHOWN = ("plurality", "bayes", "alarms")
@@ -27,6 +27,7 @@ def run(
     address: str = typer.Option(
         None, "--address", metavar="auto|HOST:PORT", help="Ray cluster to join; by default Ray starts on this machine."
     ),
+    force: bool = typer.Option(False, "--force", help="Move a folder with another run aside (to FOLDER.1, ...)."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bars."),
     as_json: bool = typer.Option(False, "--json", help="Print the records as one JSON object."),
 ) -> None:
@@ -34,60 +35,65 @@ def run(
 
     Without a configuration: scikit-learn's digits, 12 users, the designer's code, 0 to 3 attackers. The folder gets the
     resolved configuration, one record a cell, vote files for decode and certify, and plots. Run it again to go on after
-    an interruption; nothing is trained twice. Where it trains changes nothing in the results.
+    an interruption, or to train models again that the folder lost; nothing is trained twice. Where it trains changes
+    nothing in the results.
 
     Example: codeward run configs/mnist-c.yaml --set repeats=1 --set data_dir=data -o runs/mnist
     """
-    from codeward.experiments import load_config, run_experiment
+    from codeward.runs import RunFolder, load_config
 
     resolved = load_config(config, [*settings, *name_cluster(engine, address)])
-    folder = output or Path("runs") / f"{Path(resolved.dataset).stem}-{resolved.digest[:8]}"
-    records = []
+    folder = RunFolder(output or Path("runs") / f"{Path(resolved.dataset).stem}-{resolved.digest[:8]}")
+    moved = folder.move_aside() if force else None
+    if moved is not None:
+        print(f"codeward: what was in {folder.path} is now in {moved}", file=sys.stderr)
+
+    from codeward.experiments import Experiment
+
+    experiment, records = Experiment(resolved, folder), []
     try:
-        for record in run_experiment(resolved, folder, progress=not quiet and not as_json):
-            records.append(record)
+        for cell, made in experiment.run(progress=not quiet and not as_json):
+            records.append(cell.record)
             if not as_json:
-                print(_line(record), flush=True)
+                print(_line(cell.record, made), flush=True)
     except KeyboardInterrupt:
-        print(f"codeward: interrupted; the same command with -o {folder} goes on from here", file=sys.stderr)
+        print(f"codeward: interrupted; the same command with -o {folder.path} goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
-    plots = _draw(resolved, folder, records)
+    plots = _draw(experiment, records)
     if as_json:
-        print(json.dumps({"folder": str(folder), "records": records, "plots": [str(plot) for plot in plots]}))
+        print(json.dumps({"folder": str(folder.path), "records": records, "plots": [str(plot) for plot in plots]}))
         return
     from rich.console import Console
 
     console = Console()
     console.print(_table(records))
-    console.print(f"run folder: {folder} (config.yaml, code.json, records/, votes/, plots/)", highlight=False)
+    console.print(f"run folder: {folder.path} (config.yaml, code.json, records/, votes/, plots/)", highlight=False)
 
 
-def _draw(config: "RunConfig", folder: Path, records: Sequence[dict[str, Any]]) -> list[Path]:
+def _draw(experiment: "Experiment", records: Sequence[dict[str, Any]]) -> list[Path]:
     """Draw the plots; a machine without matplotlib gets its records all the same."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         print("codeward: no plots, matplotlib is missing (pip install 'codeward[plot]')", file=sys.stderr)
         return []
-    from codeward.codes import Code, plot_code
-    from codeward.data import plot_class_shares
-    from codeward.experiments import deal_data, load_pair
+    from codeward.codes import plot_code
     from codeward.report import plot_accuracy
 
-    plots = [folder / "plots" / name for name in ("accuracy.svg", "code.svg", "users.svg")]
+    folder = experiment.folder
+    plots = [folder.plots / name for name in ("accuracy.svg", "code.svg", "users.svg")]
     plot_accuracy(records, plots[0])
-    plot_code(Code.load(folder / "code.json"), plots[1])
-    pair = load_pair(config)
-    plot_class_shares(pair.train.labels, deal_data(config, 0, pair), plots[2], n_classes=pair.n_classes)
+    if not plots[1].exists():
+        plot_code(folder.code, plots[1])
+    if not plots[2].exists():
+        experiment.draw_users(plots[2])
     return plots
 
 
-def _line(record: dict[str, Any]) -> str:
+def _line(record: dict[str, Any], made: bool = True) -> str:
     work = record["work"]
-    return (
-        f"repeat {record['repeat']}, {record['n_attackers']} attackers: "
-        f"{work['trained']} of {work['models']} sub-models trained"
-    )
+    done = f"{work['trained']} of {work['models']} sub-models trained" if made else "already there"
+    return f"repeat {record['repeat']}, {record['n_attackers']} attackers: {done}"
 
 
 def _table(records: Sequence[dict[str, Any]]) -> "Table":

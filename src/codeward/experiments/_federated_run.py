@@ -17,12 +17,10 @@ import torch
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
-from codeward.attacks import poison_users
-from codeward.experiments._cells import ask_cell, count_votes, draw_attack
 from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
-from codeward.experiments._measure import measure_consensus
-from codeward.experiments._runner import model_seed
-from codeward.experiments._setting import Draw, Setting, deal_data, load_pair, prepare_setting
+from codeward.experiments._measure import count_votes, measure_consensus
+from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting, split_data
+from codeward.experiments._voting import vote_cell
 from codeward.federated import (
     FederatedResult,
     FederatedSettings,
@@ -73,12 +71,13 @@ def run_federated(
     """
     place = RunFolder(Path(folder))
     pair = load_pair(config)
-    deal_data(config, 0, pair)
+    parts = split_data(config, 0, pair)
     code = place.open(config)
     store = ModelStore(place.store)
     for repeat in range(config.repeats):
-        setting = prepare_setting(config, repeat, pair, code)
-        missing = [size for size in config.attack.attackers if not place.record(repeat, size).exists()]
+        setting = prepare_setting(config, repeat, pair, code, None if repeat else parts)
+        cells = {size: Cell(place, repeat, size) for size in config.attack.attackers}
+        missing = [size for size, cell in cells.items() if not _holds_models(cell, store)]
         begin = time.perf_counter()
         trained = train_cells(setting, missing, place, engine, progress) if missing else {}
         seconds = round((time.perf_counter() - begin) / max(1, len(trained)), 3)
@@ -87,8 +86,15 @@ def run_federated(
                 result, measured = trained[n_attackers]
                 about = {"engine": engine, "seconds": seconds, "measured": measured}
                 finish_cell(setting, n_attackers, result, place, store, about)
+            elif not cells[n_attackers].is_whole:  # of an older version, or votes are gone: the models vote again
+                again = replace(setting, training=TrainingSettings(**cells[n_attackers].record["training"]))
+                _vote(again, cells[n_attackers], _gather(again, cells[n_attackers].keys, store, 0))
             yield load_record(place.record(repeat, n_attackers))
         shutil.rmtree(_work_folder(place, repeat), ignore_errors=True)
+
+
+def _holds_models(cell: Cell, store: ModelStore) -> bool:
+    return cell.has_record and cell.has_keys and all(store.holds(key) for key in dict.fromkeys(cell.keys))
 
 
 def _work_folder(place: RunFolder, repeat: int) -> Path:
@@ -105,7 +111,7 @@ def plan_cell(setting: Setting) -> FederationPlan:
         training=setting.training,
         settings=FederatedSettings(**config.federated.server_settings()),
         shape=(channels, height, width),
-        seed=model_seed(setting),
+        seed=setting.model_seed,
     )
 
 
@@ -123,11 +129,11 @@ def train_cells(
     device = "cuda" if config.training.device == "cuda" else "cpu"
     if engine == "flower" and device == "cuda":
         raise InputError("training.device: simulated Flower clients train on the CPU; use --engine reference for a GPU")
-    seed = [config.seed, setting.repeat, int(Draw.POISON)]
+    seed = setting.seed(Draw.POISON)
     federations, results = [], []
     for size in sizes:
-        label, groups = f"attackers{size}", draw_attack(setting, size)
-        users = poison_users(setting.users, groups, seed)
+        label, groups = f"attackers{size}", setting.attack(size)
+        users = setting.poisoned(size)
         updates = make_attackers(config.federated, groups, setting.code, setting.users, setting.n_classes, seed, device)
         federations.append(SimulatedFederation(label, users, plan))
         if engine == "reference":
@@ -159,7 +165,7 @@ def finish_cell(
     store: ModelStore,
     about: dict[str, Any],
 ) -> None:
-    """Put the models of a federation into the store, ask them, and write vote files and (last) the record.
+    """Put the models of a federation into the store, let them vote, and write vote files and (last) the record.
 
     Parameters
     ----------
@@ -172,13 +178,7 @@ def finish_cell(
         weights = {name: torch.tensor(array) for name, array in arrays.items()}
         store.save_weights(key, weights, {"federated": config.federated.model_dump(mode="json")})
     ensemble = _gather(setting, result.keys, store, len(set(result.keys)))
-    columns = {user: user for user in range(config.users)}
-    targets = None
-    if config.federated.behaviour == "split-targets":
-        groups = draw_attack(setting, n_attackers)
-        targets = [choose_targets(group, setting.code.n_models, setting.n_classes) for group in groups]
-    ask_cell(setting, n_attackers, ensemble, place, setting.code, columns, targets=targets)
-    cell = Cell(place, setting.repeat, n_attackers)
+    cell = _vote(setting, Cell(place, setting.repeat, n_attackers), ensemble)
     counted = count_votes(cell)
     counted["figures"]["consensus"] = measure_consensus(cell, config.decoder.max_attackers)
     federated = {
@@ -191,22 +191,13 @@ def finish_cell(
     cell.save_record(config, {**counted, "federated": federated, "seconds": seconds})
 
 
-def find_models(setting: Setting, n_attackers: int, place: RunFolder) -> Ensemble:
-    """Find the models of a federated cell in the run's store; its record names their keys.
-
-    Nothing else could: a key is the hash of every update that counted, and those are gone.
-    """
-    record = load_record(place.record(setting.repeat, n_attackers))
-    keys = tuple(record["federated"]["keys"])
-    # The recipe of the record: a deployed federation may have trained by another than the data set's.
-    setting = replace(setting, training=TrainingSettings(**record["training"]))
-    store = ModelStore(place.store)
-    if not all(store.holds(key) for key in keys):
-        raise InputError(
-            f"{place.path}: the store lacks sub-models of repeat {setting.repeat} (moved or damaged); delete "
-            f"the record, and codeward federate simulate {place.path / 'config.yaml'} -o {place.path} trains them again"
-        )
-    return _gather(setting, keys, store, 0)
+def _vote(setting: Setting, cell: Cell, ensemble: Ensemble) -> Cell:
+    assert isinstance(setting.config, FederatedConfig)
+    targets = None
+    if setting.config.federated.behaviour == "split-targets":
+        groups = setting.attack(cell.n_attackers)
+        targets = [choose_targets(group, setting.code.n_models, setting.n_classes) for group in groups]
+    return vote_cell(setting, cell, ensemble, targets=targets)
 
 
 def _gather(setting: Setting, keys: tuple[str, ...], store: ModelStore, trained: int) -> Ensemble:
@@ -253,11 +244,11 @@ def collect_federation(
     _compare(setting, plan, dataset)
     setting = replace(setting, training=plan.training)
 
-    write_text_atomic(place.path / "config.yaml", config.to_yaml())
-    plan.code.save(place.path / "code.json")
+    write_text_atomic(place.config_file, config.to_yaml())
+    plan.code.save(place.code_file)
     seconds = round(sum(line["seconds"] for line in source.read_rounds()), 3)
     about = {"engine": "consortium", "seconds": seconds}
-    finish_cell(setting, 0, result, place, ModelStore(place.path / "store"), about)
+    finish_cell(setting, 0, result, place, ModelStore(place.store), about)
     return load_record(place.record(0, 0))
 
 

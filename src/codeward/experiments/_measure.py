@@ -1,35 +1,50 @@
-"""Decode votes and count: the figures of one record."""
+"""Decode the votes of a cell and count: the figures of one record, from vote files alone."""
 
-from dataclasses import dataclass
+import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codeward.codes import Code, inspect
-from codeward.decoding import BayesDecoder, ConsensusDecoder, Decoded, PluralityDecoder, VoteSet, tracking_score
-from codeward.runs import ALARM, Cell, share
+from codeward.decoding import ConsensusDecoder, Decoded, Decoder, PluralityDecoder, VoteSet, tracking_score
+from codeward.runs import ALARM, Cell, RunConfig, share
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What the m sub-models say.
+def record_cell(config: RunConfig, cell: Cell, **more: Any) -> Cell:
+    """Count the votes of one cell, and write the record, with ``more`` in it; return the cell as it is now."""
+    begin = time.perf_counter()
+    counted = count_votes(cell) | more
+    return cell.save_record(config, {**counted, "seconds": round(time.perf_counter() - begin, 3)})
 
-    Attributes
-    ----------
-    votes : ndarray of int64, shape (N, m)
-    labels : ndarray of int64, shape (N,)
-        True labels.
-    """
 
-    votes: NDArray[np.int64]
-    labels: NDArray[np.int64]
+def count_votes(cell: Cell) -> dict[str, Any]:
+    """Decode the votes of a cell and return what they say in a record."""
+    about, code, decoder = cell.about, cell.code, cell.decoder()
+    figures: dict[str, Any] = {"clean": measure_labels(decoder, cell.clean, None)[0], "groups": []}
+    for group, triggered in zip(cell.groups, cell.triggered, strict=True):
+        targets = np.broadcast_to(group.targets or group.target, code.n_models)
+        counts, decoded = measure_labels(decoder, triggered, targets)
+        figures["groups"].append(
+            {
+                "attackers": list(group.attackers),
+                "target": group.target,
+                **({} if group.targets is None else {"targets": list(group.targets)}),
+                "success": measure_success(code, group.attackers, targets, triggered),
+                "triggered": counts,
+                "tracking": measure_tracking(decoded, group.attackers),
+            }
+        )
+    kept = {key: about[key] for key in ("created", "code_digest", "training", "versions", "hardware", "work")}
+    shape = {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight}
+    return {**kept, "code": shape, "figures": figures}
 
 
 def measure_success(
-    code: Code, attackers: tuple[int, ...], targets: NDArray[np.int64], triggered: Answers
+    code: Code, attackers: tuple[int, ...], targets: NDArray[np.int64], triggered: VoteSet
 ) -> dict[str, Any]:
     """Count votes for each model's own target on triggered inputs of other labels, in hit and in clean models."""
+    assert triggered.labels is not None  # the votes of a cell have labels
     hit = code.pattern(attackers)
     other = triggered.labels[:, None] != targets
     says = (triggered.votes == targets) & other
@@ -40,28 +55,28 @@ def measure_success(
 
 
 def measure_labels(
-    decoder: BayesDecoder, answers: Answers, targets: NDArray[np.int64] | None
+    decoder: Decoder, given: VoteSet, targets: NDArray[np.int64] | None
 ) -> tuple[dict[str, Any], Decoded]:
     """Count right labels of the plurality vote and the decoder, and alarms.
 
     With the targets of the models, the same counts on inputs that a target would mislabel stand beside those on all:
     inputs whose true label is not the target; all of them where models have different ones.
     """
-    plain = PluralityDecoder(n_classes=decoder.n_classes).predict(answers.votes)
-    decoded = decoder.decode(answers.votes)
-    alarms = decoded.attack_probability > ALARM
+    votes, labels = given.votes, given.labels
+    assert labels is not None  # the votes of a cell have labels
+    plain = PluralityDecoder(n_classes=decoder.n_classes).predict(votes)
+    decoded = decoder.decode(votes)
+    alarms = decoded.alarms(ALARM)
     kept = {"all": np.ones(len(plain), dtype=bool)}
     if targets is not None:
-        kept["other_labels"] = (answers.labels[:, None] != targets).any(axis=1)
+        kept["other_labels"] = (labels[:, None] != targets).any(axis=1)
     figures: dict[str, Any] = {}
     for name, rows in kept.items():
         total = int(rows.sum())
         figures[name] = {
-            "single_model": share(
-                int((answers.votes == answers.labels[:, None])[rows].sum()), answers.votes[rows].size
-            ),
-            "plurality": share(int((plain == answers.labels)[rows].sum()), total),
-            "bayes": share(int((decoded.labels == answers.labels)[rows].sum()), total),
+            "single_model": share(int((votes == labels[:, None])[rows].sum()), votes[rows].size),
+            "plurality": share(int((plain == labels)[rows].sum()), total),
+            "bayes": share(int((decoded.labels == labels)[rows].sum()), total),
             "alarms": share(int(alarms[rows].sum()), total),
         }
     return figures, decoded
@@ -107,7 +122,7 @@ def measure_consensus(cell: Cell, max_attackers: int) -> dict[str, Any] | None:
             "right": share(int(np.where(given, right, plain == answers.labels).sum()), total),
             "verdicts": share(int(given.sum()), total),
             "verdicts_right": share(int(right.sum()), int(given.sum())),
-            "alarms": share(int((decoded.attack_probability > ALARM).sum()), total),
+            "alarms": share(int(decoded.alarms(ALARM).sum()), total),
         }
         if attackers is not None:
             figures["tracking"] = measure_tracking(decoded, attackers)

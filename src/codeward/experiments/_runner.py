@@ -1,23 +1,84 @@
-"""The main job: for every repeat and every number of attackers train, ask, decode, and write a record."""
+"""The main job: for every repeat and every number of attackers train, vote, decode, and write a record."""
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from codeward.attacks import poison_users
-from codeward.experiments._cells import ask_cell, count_votes, draw_attack
-from codeward.experiments._setting import Draw, Setting, deal_data, load_pair, prepare_setting
-from codeward.runs import Cell, RunConfig, RunFolder, load_record
+import torch
+
+from codeward._errors import InputError
+from codeward.data import DatasetPair, plot_class_shares
+from codeward.experiments._measure import record_cell
+from codeward.experiments._setting import Parts, Setting, load_pair, prepare_setting, split_data
+from codeward.experiments._voting import vote_cell
+from codeward.runs import Cell, RunConfig, RunFolder
 from codeward.training import Cluster, Ensemble, ModelStore, train_ensembles
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration and the folder where its cells go. Data are loaded, and split, once and only when needed."""
+
+    config: RunConfig
+    folder: RunFolder
+
+    @cached_property
+    def pair(self) -> DatasetPair:
+        """The data set."""
+        return load_pair(self.config)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Which training samples each user holds in the first repeat."""
+        return split_data(self.config, 0, self.pair)
+
+    def prepare(self, repeat: int) -> Setting:
+        """Split the data of a repeat."""
+        parts = None if repeat else self.parts
+        return prepare_setting(self.config, repeat, self.pair, self.folder.code, parts)
+
+    def run(self, progress: bool = False) -> Iterator[tuple[Cell, bool]]:
+        """Make every cell; yield it with whether something of it was made just now.
+
+        A cell is left alone when its record, its vote files and its models are there as they were written. What is
+        missing or damaged is made again: a folder of an older version gets the keys of its models, and models that the
+        store lost are trained again.
+        """
+        config = self.config
+        cluster = None if config.cluster is None else Cluster(config.cluster)
+        if not self.folder.config_file.exists():
+            self.parts  # noqa: B018 - an impossible split is refused before a code is designed and a folder made
+        if cluster is not None:
+            cluster.check()
+        self.folder.open(config)
+        with nullcontext() if cluster is None else cluster:
+            for repeat in range(config.repeats):
+                cells = [Cell(self.folder, repeat, size) for size in config.attack.attackers]
+                store = ModelStore(cells[0].store)
+                lacking = [cell for cell in cells if not holds_models(cell, store)]
+                ensembles: dict[Cell, Ensemble] = {}
+                if lacking:
+                    setting = self.prepare(repeat)
+                    ensembles = dict(zip(lacking, _train(setting, lacking, store, progress, cluster), strict=True))
+                for cell in cells:
+                    made = cell in ensembles or not cell.has_record
+                    if cell in ensembles:
+                        cell = vote_cell(setting, cell, ensembles[cell])
+                    yield record_cell(config, cell) if made else cell, made
+
+    def draw_users(self, path: str | os.PathLike[str]) -> None:
+        """Draw which user holds how much of which class in the first repeat; needs matplotlib."""
+        plot_class_shares(self.pair.train.labels, self.parts, path, n_classes=self.pair.n_classes)
 
 
 def run_experiment(
     config: RunConfig, folder: str | os.PathLike[str], progress: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Run every cell of a configuration, yielding its record; cells whose record is there are read, not run.
+    """Run every cell of a configuration, yielding its record; cells that are there are read, not run.
 
     Interrupted at any moment, the same call goes on where it was: finished records stay, finished sub-models are in the
     store.
@@ -29,58 +90,49 @@ def run_experiment(
         The run folder; see `RunFolder`.
     progress : bool
         Show training progress on stderr.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.runs import RunConfig, rate
+    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [1]}, training={"epochs": 1})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [record] = run_experiment(config, folder)
+    >>> record["n_attackers"], 0 <= rate(record["figures"]["clean"]["all"]["bayes"]) <= 1
+    (1, True)
     """
-    place = RunFolder(Path(folder))
-    pair = load_pair(config)
-    deal_data(config, 0, pair)  # an impossible split is refused before a code is designed and a folder made
-    cluster = None if config.cluster is None else Cluster(config.cluster)
-    if cluster is not None:
-        cluster.check()
-    code = place.open(config)
-    store = ModelStore(place.store)
-    columns = {user: user for user in range(config.users)}
-    with nullcontext() if cluster is None else cluster:
-        for repeat in range(config.repeats):
-            setting = prepare_setting(config, repeat, pair, code)
-            sizes = [size for size in config.attack.attackers if not place.record(repeat, size).exists()]
-            missing = [size for size in sizes if not place.about(repeat, size).exists()]
-            ensembles = dict(zip(missing, train_cells(setting, missing, store, progress, cluster), strict=True))
-            for n_attackers in config.attack.attackers:
-                if n_attackers in ensembles:
-                    ask_cell(setting, n_attackers, ensembles[n_attackers], place, code, columns)
-                if n_attackers in sizes:
-                    record_cell(config, Cell(place, repeat, n_attackers))
-                yield load_record(place.record(repeat, n_attackers))
+    for cell, _ in Experiment(config, RunFolder(Path(folder))).run(progress):
+        yield cell.record
 
 
-def train_cells(
-    setting: Setting, sizes: Sequence[int], store: ModelStore, progress: bool, cluster: Cluster | None = None
+def holds_models(cell: Cell, store: ModelStore) -> bool:
+    """Tell whether a cell's vote files and the models that gave them are there as they were written."""
+    return cell.is_whole and all(store.holds(key) for key in dict.fromkeys(cell.keys))
+
+
+def find_device(cells: Sequence[Cell]) -> str | None:
+    """Return the device on which recorded cells were trained; elsewhere their models would come out different."""
+    devices = {str(cell.record["hardware"]["device"]).partition(":")[0] for cell in cells if cell.has_record}
+    if len(devices) > 1:
+        raise InputError(f"the run was trained on {' and '.join(sorted(devices))}; models of both cannot be made here")
+    if "cuda" in devices and not torch.cuda.is_available():
+        raise InputError("the run was trained on a GPU, which this machine lacks: models trained here would be others")
+    return devices.pop() if devices else None
+
+
+def _train(
+    setting: Setting, cells: Sequence[Cell], store: ModelStore, progress: bool, cluster: Cluster | None
 ) -> list[Ensemble]:
-    """Train the sub-models of one repeat under each number of attackers, all in one go.
-
-    Poisoning is a function from data to data; training gets the result and nothing else.
-    """
+    """Train the sub-models of one repeat under each number of attackers, all in one go."""
     config = setting.config
-    seed = [config.seed, setting.repeat, int(Draw.POISON)]
+    device = find_device(cells) if cluster is None else None
     return train_ensembles(
-        [(poison_users(setting.users, draw_attack(setting, size), seed), setting.code) for size in sizes],
+        [(setting.poisoned(cell.n_attackers), setting.code) for cell in cells],
         setting.training,
-        seed=model_seed(setting),
+        seed=setting.model_seed,
         store=store,
-        device=config.training.device,
+        device=device or config.training.device,
         engine=config.training.engine,
         show_progress=progress,
         cluster=cluster,
     )
-
-
-def record_cell(config: RunConfig, cell: Cell) -> None:
-    """Count the votes of one cell, and write the record."""
-    begin = time.perf_counter()
-    counted = count_votes(cell)
-    cell.save_record(config, {**counted, "seconds": round(time.perf_counter() - begin, 3)})
-
-
-def model_seed(setting: Setting) -> int:
-    """Return the seed from which the models of a repeat derive theirs."""
-    return setting.config.seed * 1_000_003 + setting.repeat

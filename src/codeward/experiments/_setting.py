@@ -1,24 +1,20 @@
-"""One repeat of an experiment before anybody attacks: data, users, code, halves of the test set."""
+"""One repeat of an experiment: data, users, code, halves of the test set, and who attacks."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward.attacks import AttackGroup, draw_groups, poison_users, trigger_inputs
 from codeward.codes import Code
-from codeward.data import (
-    DatasetPair,
-    Samples,
-    halve_test,
-    load_dataset,
-    split_dirichlet,
-    split_groups,
-    split_iid,
-)
+from codeward.data import DatasetPair, Samples, halve_test, load_dataset, split_dirichlet, split_groups, split_iid
 from codeward.runs import RunConfig
 from codeward.training import PRESETS, TrainingSettings
+
+Parts = Sequence[NDArray[np.int64]]
 
 
 class Draw(IntEnum):
@@ -31,14 +27,9 @@ class Draw(IntEnum):
     POISON = 4
 
 
-def stream(config: RunConfig, repeat: int, draw: Draw) -> np.random.Generator:
-    """Return the random stream of one purpose in one repeat."""
-    return np.random.default_rng([config.seed, repeat, int(draw)])
-
-
 @dataclass(frozen=True)
 class Setting:
-    """What the attackers of one repeat find.
+    """What the attackers of one repeat find, and what they do.
 
     Attributes
     ----------
@@ -61,11 +52,49 @@ class Setting:
     evaluation: Samples
     n_classes: int
     training: TrainingSettings
+    _attacks: dict[int, list[AttackGroup]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def model_seed(self) -> int:
+        """The seed from which the models of the repeat derive theirs."""
+        return self.config.seed * 1_000_003 + self.repeat
+
+    def attack(self, n_attackers: int) -> list[AttackGroup]:
+        """Return the attacking groups of a cell; the same users, triggers and targets for every size, nested."""
+        if n_attackers == 0:
+            return []
+        if n_attackers not in self._attacks:
+            attack = self.config.attack
+            assert attack.fraction is not None  # the configuration fills it in
+            self._attacks[n_attackers] = draw_groups(
+                n_users=self.config.users,
+                n_attackers=n_attackers,
+                n_groups=attack.groups,
+                image_shape=self.evaluation.images.shape[1:],
+                n_classes=self.n_classes,
+                kind=attack.kind,
+                position=attack.position,
+                fraction=attack.fraction,
+                rng=np.random.default_rng(self.seed(Draw.ATTACKERS)),
+            )
+        return self._attacks[n_attackers]
+
+    def poisoned(self, n_attackers: int) -> list[Samples]:
+        """Return every user's data after the attack: a function from data to data; training sees its result only."""
+        return poison_users(self.users, self.attack(n_attackers), self.seed(Draw.POISON))
+
+    def triggered(self, group: AttackGroup) -> Samples:
+        """Lay a group's trigger over the inputs on which figures are taken."""
+        return trigger_inputs(self.evaluation, group, seed=self.seed(Draw.TRIGGER))
+
+    def seed(self, draw: Draw) -> list[int]:
+        """Return the seed of one purpose in this repeat."""
+        return [self.config.seed, self.repeat, int(draw)]
 
 
-def deal_data(config: RunConfig, repeat: int, pair: DatasetPair) -> list[NDArray[np.int64]]:
-    """Deal the training data of one repeat to the users: sample indices of each."""
-    labels, rng = pair.train.labels, stream(config, repeat, Draw.SPLIT)
+def split_data(config: RunConfig, repeat: int, pair: DatasetPair) -> Parts:
+    """Split the training data of one repeat among the users: sample indices of each."""
+    labels, rng = pair.train.labels, np.random.default_rng([config.seed, repeat, int(Draw.SPLIT)])
     if config.split.kind == "iid":
         return split_iid(labels, config.users, rng)
     if config.split.kind == "dirichlet":
@@ -79,10 +108,13 @@ def deal_data(config: RunConfig, repeat: int, pair: DatasetPair) -> list[NDArray
     return parts
 
 
-def prepare_setting(config: RunConfig, repeat: int, pair: DatasetPair, code: Code) -> Setting:
-    """Deal the data to the users of one repeat and halve the test set."""
-    parts = deal_data(config, repeat, pair)
-    validation, evaluation = halve_test(pair.test.labels, stream(config, repeat, Draw.HALVES))
+def prepare_setting(
+    config: RunConfig, repeat: int, pair: DatasetPair, code: Code, parts: Parts | None = None
+) -> Setting:
+    """Split the data among the users of one repeat (unless they are split) and halve the test set."""
+    parts = split_data(config, repeat, pair) if parts is None else parts
+    rng = np.random.default_rng([config.seed, repeat, int(Draw.HALVES)])
+    validation, evaluation = halve_test(pair.test.labels, rng)
     return Setting(
         config=config,
         repeat=repeat,

@@ -8,25 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
-from codeward.attacks import poison_users
-from codeward.experiments._cells import count_cell, draw_attack
-from codeward.experiments._runner import model_seed
-from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting
-from codeward.runs import (
-    Outlook,
-    Revocation,
-    RunConfig,
-    RunFolder,
-    load_config,
-    load_record,
-    load_records,
-    load_revocation,
-    save_record,
-)
+from codeward.experiments._measure import count_votes
+from codeward.experiments._runner import find_device, holds_models
+from codeward.experiments._setting import Setting, load_pair, prepare_setting
+from codeward.experiments._voting import vote_cell
+from codeward.runs import Cell, Outlook, Revocation, RunConfig, RunFolder, list_cells, load_revocation
 from codeward.training import Ensemble, ModelPlan, ModelStore, drop_users, plan_models, train_ensemble
 
 
@@ -87,37 +76,24 @@ def revoke_users(
         Show training progress on stderr.
     """
     old, new = RunFolder(Path(folder)), RunFolder(Path(output))
-    records = load_records(old.path)
-    if not records:
-        raise InputError(f"{old.path}: no finished records; let codeward run finish first")
-    device = _find_device(records)
-    config = load_config(old.path / "config.yaml")
+    cells = list_cells(old)
+    device = find_device(cells)
+    config = old.config
     _open_state(new, outlook.after, config)
-    parent = ModelStore(config.store or old.path / "store")
-    store = InheritingStore(new.path / "store", parent)
+    store = InheritingStore(new.path / "store", ModelStore(cells[0].store))
     pair = load_pair(config)
-    for record in records:
-        repeat, n_attackers = int(record["repeat"]), int(record["n_attackers"])
-        file = new.record(repeat, n_attackers)
-        if not file.exists():
+    setting: Setting | None = None
+    for cell in cells:
+        made = Cell(new, cell.repeat, cell.n_attackers)
+        if not made.has_record or not holds_models(made, store):
             begin = time.perf_counter()
-            setting = prepare_setting(config, repeat, pair, outlook.after.original)
-            ensemble = _train_without(setting, n_attackers, outlook.after, store, device, progress)
-            changes = _recount(setting, n_attackers, outlook.after, ensemble, new)
+            if setting is None or setting.repeat != cell.repeat:
+                setting = prepare_setting(config, cell.repeat, pair, outlook.after.original)
+            ensemble = _train_without(setting, cell.n_attackers, outlook.after, store, device, progress)
+            changes = _recount(setting, made, outlook.after, ensemble)
             changes["seconds"] = round(time.perf_counter() - begin, 3)
-            save_record({key: value for key, value in record.items() if key != "format"} | changes, file)
-        yield load_record(file)
-
-
-def _find_device(records: list[dict[str, Any]]) -> str:
-    """Return the device the run was trained on; elsewhere even the untouched models would come out different."""
-    kinds = {str(record["hardware"]["device"]).partition(":")[0] for record in records}
-    if len(kinds) > 1:
-        raise InputError(f"the run was trained on {' and '.join(sorted(kinds))}; revoke in a run made on one device")
-    device = kinds.pop()
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("the run was trained on a GPU, which this machine lacks: models trained here would be others")
-    return device
+            made = made.save_record(config, cell.record | changes)
+        yield made.record
 
 
 def _open_state(new: RunFolder, revocation: Revocation, config: RunConfig) -> None:
@@ -127,34 +103,28 @@ def _open_state(new: RunFolder, revocation: Revocation, config: RunConfig) -> No
         return
     if new.path.exists() and any(new.path.iterdir()):
         raise InputError(f"{new.path}: is not empty; choose another folder with -o")
-    # The configuration deals the data, so it keeps the original number of users; models go to the state's own store.
-    write_text_atomic(new.path / "config.yaml", config.model_copy(update={"store": None}).to_yaml())
-    revocation.code.save(new.path / "code.json")
+    # The configuration splits the data, so it keeps the original number of users; models go to the state's own store.
+    write_text_atomic(new.config_file, config.model_copy(update={"store": None}).to_yaml())
+    revocation.code.save(new.code_file)
     revocation.save(new.path)
 
 
 def _train_without(
-    setting: Setting, n_attackers: int, revocation: Revocation, store: ModelStore, device: str, progress: bool
+    setting: Setting, n_attackers: int, revocation: Revocation, store: ModelStore, device: str | None, progress: bool
 ) -> Ensemble:
-    config = setting.config
-    groups = draw_attack(setting, n_attackers)
-    users = poison_users(setting.users, groups, seed=[config.seed, setting.repeat, int(Draw.POISON)])
+    users = setting.poisoned(n_attackers)
     for user in revocation.revoked:
         users[user] = users[user].take(np.zeros(0, dtype=np.int64))
-    seed = model_seed(setting)
-    engine = config.training.engine
-    return train_ensemble(
-        users, plan_remaining(revocation, seed), setting.training, seed, store, device, engine, progress
-    )
+    seed, engine = setting.model_seed, setting.config.training.engine
+    plans = plan_remaining(revocation, seed)
+    return train_ensemble(users, plans, setting.training, seed, store, device or "auto", engine, progress)
 
 
-def _recount(
-    setting: Setting, n_attackers: int, revocation: Revocation, ensemble: Ensemble, place: RunFolder
-) -> dict[str, Any]:
-    """Ask the new models, write their votes, and return what changes in the record."""
+def _recount(setting: Setting, cell: Cell, revocation: Revocation, ensemble: Ensemble) -> dict[str, Any]:
+    """Let the new models vote, and return what changes in the record."""
     columns = {user: column for column, user in enumerate(revocation.columns)}
-    counted = count_cell(setting, n_attackers, ensemble, place, revocation.code, columns)
-    for figures, group in zip(counted["figures"]["groups"], draw_attack(setting, n_attackers), strict=True):
+    counted = count_votes(vote_cell(setting, cell, ensemble, columns))
+    for figures, group in zip(counted["figures"]["groups"], setting.attack(cell.n_attackers), strict=True):
         figures["revoked"] = revocation.names([user for user in group.attackers if user not in columns])
     return {**counted, "revoked": {"users": revocation.names(revocation.revoked), "state": revocation.digest}}
 

@@ -118,7 +118,7 @@ def certify_promise(cells: Sequence[Cell]) -> Agreement | None:
     cell = min(cells, key=lambda cell: (cell.n_attackers, cell.repeat))
     if not cell.has_votes or cell.threat == "arbitrary":
         return None
-    most = min(len(cell.assumptions["attackers_prior"]) - 1, cell.code.n_users)
+    most = min(cell.assumptions.max_attackers, cell.code.n_users)
     if most < 1 or not is_agreement_affordable(cell.code, cell.n_classes, most):
         return None
     return certify_agreement(cell.code, cell.decoder(), cell.n_classes, max_attackers=most)

@@ -10,20 +10,9 @@ import torch
 
 from codeward._errors import InputError
 from codeward._progress import show_progress
-from codeward.attacks import poison_users
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
-from codeward.experiments import (
-    Draw,
-    Setting,
-    ask_cell,
-    choose_training,
-    deal_data,
-    draw_attack,
-    model_seed,
-    prepare_setting,
-    record_cell,
-)
+from codeward.experiments import Setting, choose_training, prepare_setting, record_cell, split_data, vote_cell
 from codeward.reproduction._findings import choose_parts, study_cell
 from codeward.reproduction._grid_folder import list_runs, read_picture
 from codeward.runs import Cell, RunConfig, RunFolder, load_record
@@ -157,7 +146,7 @@ def draw_grid(
             continue
         known.add(_name_dealing(config))
         pair, file = load_dataset(config.dataset, data_dir), cell.place.path / "plots" / "users.svg"
-        plot_class_shares(pair.train.labels, deal_data(config, 0, pair), file, n_classes=pair.n_classes)
+        plot_class_shares(pair.train.labels, split_data(config, 0, pair), file, n_classes=pair.n_classes)
         drawn.append(file)
     return drawn
 
@@ -187,17 +176,15 @@ def _train(
         if setting is None:
             setting = _prepare(cell, codes[cell.path], pair, dealt)
             settings[cell.path, cell.repeat] = setting
-        seed = [cell.config.seed, cell.repeat, int(Draw.POISON)]
-        users = poison_users(setting.users, draw_attack(setting, cell.n_attackers), seed)
-        tasks.append((users, plan_models(setting.code, model_seed(setting))))
+        tasks.append((setting.poisoned(cell.n_attackers), plan_models(setting.code, setting.model_seed)))
     first = settings[cells[0].path, cells[0].repeat]
     if any(setting.training != first.training for setting in settings.values()):
         raise InputError("a grid has one recipe of training; run the others on their own")
 
     def finished(number: int, ensemble: Ensemble) -> None:
         cell = cells[number]
-        setting, columns = settings[cell.path, cell.repeat], {user: user for user in range(cell.config.users)}
-        ask_cell(setting, cell.n_attackers, ensemble, cell.place, setting.code, columns, with_scores)
+        made = Cell(cell.place, cell.repeat, cell.n_attackers)
+        vote_cell(settings[cell.path, cell.repeat], made, ensemble, with_scores=with_scores)
 
     train_ensembles(
         tasks,

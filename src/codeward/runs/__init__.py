@@ -46,10 +46,10 @@ _HOME = {
     "SplitSection": "_config",
     "TrainingSection": "_config",
     "describe_machine": "_records",
-    "find_cell": "_cell",
+    "find_cell": "_listing",
     "find_code": "_run_folder",
     "foresee_revocation": "_revocation",
-    "list_cells": "_cell",
+    "list_cells": "_listing",
     "load_config": "_config",
     "load_federated_config": "_federated_config",
     "load_record": "_records",
@@ -57,7 +57,6 @@ _HOME = {
     "load_revocation": "_revocation",
     "name_triggered": "_cell",
     "rate": "_records",
-    "read_json": "_records",
     "save_record": "_records",
     "share": "_records",
 }
@@ -91,13 +90,12 @@ __all__ = [
     "load_revocation",
     "name_triggered",
     "rate",
-    "read_json",
     "save_record",
     "share",
 ]
 
 if TYPE_CHECKING:
-    from codeward.runs._cell import Cell, SimulatedAttack, find_cell, list_cells, name_triggered
+    from codeward.runs._cell import Cell, SimulatedAttack, name_triggered
     from codeward.runs._config import (
         FRACTION,
         FRACTIONS,
@@ -110,13 +108,13 @@ if TYPE_CHECKING:
         load_config,
     )
     from codeward.runs._federated_config import FederatedConfig, FederatedSection, load_federated_config
+    from codeward.runs._listing import find_cell, list_cells
     from codeward.runs._records import (
         ALARM,
         describe_machine,
         load_record,
         load_records,
         rate,
-        read_json,
         save_record,
         share,
     )

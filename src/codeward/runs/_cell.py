@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
+from codeward._files import open_regular, read_json, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, VoteSet, estimate_confusion, load_votes, save_votes
+from codeward.decoding import (
+    Assumptions,
+    Decoder,
+    VoteSet,
+    estimate_confusion,
+    load_votes,
+    make_decoder,
+    save_votes,
+)
 from codeward.runs._config import DecoderSection, RunConfig
-from codeward.runs._federated_config import FederatedConfig
-from codeward.runs._records import check_keys, load_record, read_json, save_record
+from codeward.runs._records import check_keys, load_record, save_record
 from codeward.runs._run_folder import RunFolder, name_cell
 
 if TYPE_CHECKING:
@@ -27,6 +35,9 @@ if TYPE_CHECKING:
 
 #: Changes when a reader of older files would misread newer ones.
 FORMAT = "codeward-cell/1"
+
+#: A store near the run folder, as cells of a grid point to theirs.
+_POINTER = re.compile(r"(\.\./){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 _NEEDED_ABOUT = ("code_digest", "classes", "training", "groups", "hardware")
 _NEEDED_RECORD = ("repeat", "n_attackers", "seed", "config", "config_digest", "code_digest", "training", "figures")
@@ -44,11 +55,14 @@ class SimulatedAttack:
         The label the trigger stands for.
     targets : tuple of int or None
         Where every model has a target of its own (federated attacks): one a model.
+    names : tuple of str
+        Names of all attackers, also of those who were revoked.
     """
 
     attackers: tuple[int, ...]
     target: int
     targets: tuple[int, ...] | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,7 +101,26 @@ class Cell:
     @property
     def has_record(self) -> bool:
         """Whether the votes were counted."""
-        return self.folder.record(self.repeat, self.n_attackers).is_file()
+        return self._record_file.is_file()
+
+    @property
+    def _record_file(self) -> Path:
+        return self.folder.record(self.repeat, self.n_attackers)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all vote files are there as they were written, with the keys of their models."""
+        try:
+            files = {inputs: self.folder.votes(self.repeat, self.n_attackers, inputs) for inputs in self._digests}
+            return self.has_keys and bool(files) and {i: _hash_file(file) for i, file in files.items()} == self._digests
+        except InputError:
+            return False
+
+    @property
+    def _digests(self) -> dict[str, str]:
+        """SHA-256 of the vote files by inputs; empty in cells of older versions."""
+        digests = self.about.get("digests", {}) if self.has_votes else {}
+        return digests if isinstance(digests, dict) else {}
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -104,7 +137,7 @@ class Cell:
     @cached_property
     def record(self) -> dict[str, Any]:
         """The cell's record, checked to be of the folder's code."""
-        file = self.folder.record(self.repeat, self.n_attackers)
+        file = self._record_file
         record = load_record(file)
         check_keys(record, _NEEDED_RECORD, f"{file}: a record")
         if (record["repeat"], record["n_attackers"]) != (self.repeat, self.n_attackers):
@@ -129,6 +162,15 @@ class Cell:
     def threat(self) -> "Threat":
         """What users could do to a model they reach: anything where they sent updates."""
         return "arbitrary" if "federated" in self.record else "deterministic"
+
+    @property
+    def advice(self) -> str:
+        """The command that makes what the cell lacks."""
+        if self.has_record and load_record(self._record_file).get("federated", {}).get("engine") == "consortium":
+            return "`codeward federate collect` into another folder"
+        if self.folder.revocation_file.exists():
+            return f"`codeward revoke RUN_DIR USERS -o {self.folder.path}`"
+        return self.folder.advice
 
     # What the models are.
 
@@ -161,11 +203,19 @@ class Cell:
         if not keys:
             raise InputError(
                 f"{self.folder.path}: {self.name} does not say which models it has (made by an older version); "
-                f"{advise(self.folder)} writes it, and trains what is missing"
+                f"{self.advice} writes it, and trains what is missing"
             )
         if len(keys) != self.code.n_models:
             raise InputError(f"{self.folder.path}: {self.name}: {len(keys)} models for {self.code.n_models} rows")
         return keys
+
+    @property
+    def store(self) -> Path:
+        """The model store: the configuration's, the one the cell points to (of its grid), or the run folder's own."""
+        pointer = self.about.get("store") if self.has_votes else None
+        if self.folder.config.store is None and isinstance(pointer, str) and _POINTER.fullmatch(pointer):
+            return self.folder.path / pointer
+        return self.folder.store
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -175,7 +225,7 @@ class Cell:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{self.folder.path}: {self.name} does not say what its models take (made by an older version); "
-                f"{advise(self.folder)} writes it"
+                f"{self.advice} writes it"
             ) from error
         return channels, height, width
 
@@ -192,9 +242,7 @@ class Cell:
         file = self.folder.votes(self.repeat, self.n_attackers, inputs)
         known = self.about.get("digests", {}).get(inputs)
         if known is not None and _hash_file(file) != known:
-            raise InputError(
-                f"{file}: not the file that {self.name} was made with; {advise(self.folder)} makes it again"
-            )
+            raise InputError(f"{file}: not the file that {self.name} was made with; {self.advice} makes it again")
         found = load_votes(file)
         if found.labels is None:
             raise InputError(f"{file}: the votes of a run have labels")
@@ -219,13 +267,36 @@ class Cell:
         """Votes on the same half with the trigger of each attacking group."""
         return tuple(self.load_votes(name_triggered(number, len(self.groups))) for number in range(len(self.groups)))
 
+    @property
+    def gallery(self) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+        """Example images (N, C, H, W) and their true labels by inputs, ``clean``, ``triggered``, ...; may be empty."""
+        file = self.folder.gallery(self.repeat, self.n_attackers)
+        if not file.is_file():
+            return {}
+        arrays = read_npz(file, limit=2**26, kinds="u")
+        names = [name for name in arrays if not name.endswith("_labels")]
+        for name in names:
+            shape, labels = arrays[name].shape, arrays.get(f"{name}_labels")
+            if len(shape) != 4 or labels is None or labels.shape != shape[:1] or arrays[name].dtype != np.uint8:
+                raise InputError(f"{file}: not a gallery")
+        return {name: (arrays[name], arrays[f"{name}_labels"].astype(np.int64)) for name in names}
+
     @cached_property
     def groups(self) -> tuple[SimulatedAttack, ...]:
         """Who attacks, group by group; none in a cell without attackers."""
-        return tuple(
-            SimulatedAttack(tuple(group["attackers"]), group["target"], tuple(group.get("targets") or ()) or None)
-            for group in self.about["groups"]
-        )
+        try:
+            return tuple(self._read_group(group) for group in self.about["groups"])
+        except (KeyError, TypeError, ValueError, InputError) as error:
+            raise InputError(
+                f"{self.folder.path}: {self.name}: groups of attackers are not readable ({error})"
+            ) from error
+
+    def _read_group(self, group: Mapping[str, Any]) -> SimulatedAttack:
+        attackers = tuple(int(user) for user in group["attackers"])
+        self.code.pattern(attackers)  # they are users of the code
+        targets = tuple(int(target) for target in group.get("targets") or ())
+        names = group.get("names") or [self.code.user_name(user) for user in attackers]
+        return SimulatedAttack(attackers, int(group["target"]), targets or None, tuple(map(str, names)))
 
     @property
     def reached(self) -> NDArray[np.bool_]:
@@ -234,28 +305,30 @@ class Cell:
 
     @cached_property
     def confusion(self) -> NDArray[np.float64]:
-        """Confusion matrices of the validation half, shape (m, c, c)."""
+        """Confusion matrices of the validation half, shape (m, c, c): those of its file, or else estimated."""
+        kept = self.validation.confusion
+        if kept is not None and kept.shape[1] == self.n_classes:
+            return kept
         assert self.validation.labels is not None
         return estimate_confusion(self.validation.votes, self.validation.labels, self.n_classes)
 
     @property
-    def assumptions(self) -> dict[str, Any]:
-        """What the run assumes about attacks: keyword arguments of `BayesDecoder`."""
+    def assumptions(self) -> Assumptions:
+        """What the run assumes about attacks."""
         section = DecoderSection(**self.record["config"]["decoder"]) if self.has_record else self.folder.config.decoder
-        size = section.max_attackers + 1
-        return {
-            "attack_rate": section.attack_rate,
-            "success_rate": section.success_rate,
-            "attackers_prior": (1 / size,) * size,
-        }
+        rates = {"attack_rate": section.attack_rate, "success_rate": section.success_rate}
+        return Assumptions.uniform(section.max_attackers, **rates)
 
-    def decoder(self, **changes: Any) -> BayesDecoder:
-        """Return the run's decoder, with its assumptions save those given."""
-        return BayesDecoder(self.code, self.confusion, **(self.assumptions | changes))
+    def decoder(self, name: str = "bayes", assumptions: Assumptions | None = None) -> Decoder:
+        """Return a decoder of the cell's votes (see `codeward.decoding.make_decoder`), with the run's assumptions."""
+        noise = self.confusion if name in ("bayes", "groups") else self.validation
+        return make_decoder(name, self.code, noise, assumptions or self.assumptions, self.n_classes)
 
     # Writing.
 
-    def save_votes(self, votes: Mapping[str, VoteSet], about: Mapping[str, Any]) -> "Cell":
+    def save_votes(
+        self, votes: Mapping[str, VoteSet], about: Mapping[str, Any], store: str | os.PathLike[str] | None = None
+    ) -> "Cell":
         """Write vote files and, last, what they are; return the cell as it is now.
 
         Parameters
@@ -265,6 +338,8 @@ class Cell:
         about : mapping
             ``classes``, ``training``, ``groups``, ``hardware``, ``versions``, ``work``; for serving ``keys``, ``shape``
             and, where there are any, ``class_names``.
+        store : path-like, optional
+            Where the models are; a store near the run folder is written down, others are the configuration's to name.
         """
         file = self.folder.about(self.repeat, self.n_attackers)
         file.unlink(missing_ok=True)  # it must never vouch for other files than those it was written after
@@ -273,15 +348,25 @@ class Cell:
             target = self.folder.votes(self.repeat, self.n_attackers, inputs)
             save_votes(target, given.votes, given.labels, given.confusion, given.scores)
             digests[inputs] = _hash_file(target)
+        pointer = None if store is None else Path(os.path.relpath(store, self.folder.path)).as_posix()
+        near = {"store": pointer} if pointer is not None and _POINTER.fullmatch(pointer) else {}
         content = {
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "code_digest": self.folder.code.digest,
             **about,
+            **near,
             "digests": digests,
         }
         write_text_atomic(file, json.dumps(content, indent=1) + "\n")
         return Cell(self.folder, self.repeat, self.n_attackers)
+
+    def save_gallery(self, pictures: Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> None:
+        """Write example images and their labels; see `gallery`."""
+        arrays: dict[str, Any] = {name: images for name, (images, _) in pictures.items()}
+        arrays |= {f"{name}_labels": labels.astype(np.uint32) for name, (_, labels) in pictures.items()}
+        file = self.folder.gallery(self.repeat, self.n_attackers)
+        write_atomic(file, lambda out: np.savez_compressed(out, **arrays))
 
     def save_record(self, config: RunConfig, content: Mapping[str, Any]) -> "Cell":
         """Write the record: configuration and seed of the run, and ``content``; return the cell as it is now."""
@@ -293,7 +378,7 @@ class Cell:
             "config_digest": config.digest,
             **content,
         }
-        save_record(record, self.folder.record(self.repeat, self.n_attackers))
+        save_record(record, self._record_file)
         return Cell(self.folder, self.repeat, self.n_attackers)
 
 
@@ -308,59 +393,6 @@ def name_triggered(group: int, n_groups: int) -> str:
     return "triggered" if n_groups == 1 else f"triggered{group}"
 
 
-def list_cells(folder: str | os.PathLike[str] | RunFolder) -> list[Cell]:
-    """Return the cells of a run folder that have a record, by repeat and number of attackers.
-
-    Raises
-    ------
-    InputError
-        When it is no run folder, holds no record, or records of several configurations or another code.
-
-    Examples
-    --------
-    >>> list_cells("no/such/folder")
-    Traceback (most recent call last):
-    ...
-    codeward._errors.InputError: no/such/folder: no such folder
-    """
-    place = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-    path = place.path
-    if not path.is_dir():
-        raise InputError(f"{path}: no such folder")
-    if not place.code_file.is_file() or not place.config_file.is_file():
-        raise InputError(f"{path}: not a run folder (no code.json and config.yaml); `codeward run -o DIR` makes one")
-    cells = [Cell(place, *found) for found in place.list_records()]
-    if not cells:
-        raise InputError(f"{path}: no records yet; {advise(place)} finishes the run")
-    if len({cell.record["config_digest"] for cell in cells}) > 1:
-        raise InputError(f"{path}: holds records of different configurations; one run at a time")
-    return cells
-
-
-def find_cell(folder: str | os.PathLike[str] | RunFolder, repeat: int = 0, n_attackers: int | None = None) -> Cell:
-    """Return one cell of a run folder that has a record; without a number of attackers the one with the most."""
-    cells = [cell for cell in list_cells(folder) if cell.repeat == repeat]
-    if n_attackers is not None:
-        cells = [cell for cell in cells if cell.n_attackers == n_attackers]
-    if not cells:
-        many = "" if n_attackers is None else f" with {n_attackers} attackers"
-        path = folder.path if isinstance(folder, RunFolder) else folder
-        raise InputError(f"{path}: no record of repeat {repeat}{many}")
-    return cells[-1]
-
-
-def advise(folder: RunFolder) -> str:
-    """Return the command that makes what a run folder lacks."""
-    try:
-        federated = isinstance(folder.config, FederatedConfig)
-    except InputError:
-        federated = False
-    return f"`codeward {'federate simulate' if federated else 'run'} {folder.config_file} -o {folder.path}`"
-
-
 def _hash_file(file: Path) -> str:
-    try:
-        with file.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{file}: not readable ({error.strerror})") from error
+    with open_regular(file) as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from codeward._errors import InputError
+from codeward._files import read_text
 from codeward._ray_address import check_address
 
 #: Share of an attacker's data that is poisoned in the paper.
@@ -250,17 +251,14 @@ def load_config(
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:
     """Read a small YAML file, from whomever it is: what is too long, too deep or repeated by aliases is refused."""
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"{file}: no such configuration file")
-    with file.open("rb") as handle:
-        content = handle.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise InputError(f"{file}: more than {MAX_BYTES} bytes is no configuration")
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such configuration file")
     try:
-        return yaml.load(content.decode(), Loader=_Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{file}: not readable as YAML: {' '.join(str(error).split())}") from error
+        return yaml.load(read_text(path, MAX_BYTES), Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
+from codeward._files import read_json, write_text_atomic
 from codeward._version import __version__
 
 #: Changes when a reader of older records would misread newer ones.
@@ -17,9 +17,6 @@ FORMAT = "codeward-record/1"
 
 #: An input is called attacked when its attack probability passes this; the prior is even at the default attack rate.
 ALARM = 0.5
-
-#: Longer JSON files are refused; a record of a federation with many rounds has a few hundred kB.
-MAX_BYTES = 64 * 2**20
 
 _PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn")
 
@@ -118,18 +115,3 @@ def check_keys(content: dict[str, Any], needed: Iterable[str], what: str) -> Non
     missing = [key for key in needed if key not in content]
     if missing:
         raise InputError(f"{what} lacks {', '.join(missing)}")
-
-
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file of moderate size, from whomever it is."""
-    file = Path(path)
-    try:
-        with file.open("rb") as handle:
-            content = handle.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise InputError(f"{file}: more than {MAX_BYTES} bytes")
-        return json.loads(content.decode())
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{file}: not readable ({error})") from error

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
+from codeward._files import read_json, write_text_atomic
 from codeward.codes import Code, Inspection, code_to_json, inspect
-from codeward.runs._records import read_json
 from codeward.runs._run_folder import RunFolder
 
 #: Changes when a reader of older files would misread newer ones.

@@ -91,11 +91,18 @@ class RunFolder:
 
     @property
     def store(self) -> Path:
-        """The model store: the configuration's, the folder's own, or that of the grid the folder lies in."""
+        """The model store: the configuration's, or the folder's own; cells of a grid may point elsewhere."""
         chosen = self.config.store if self.config_file.exists() else None
-        own = self.path / "store"
-        around = [self.path.resolve().parents[level] / "store" for level in range(2)]
-        return chosen or next((place for place in (own, *around) if place.is_dir()), own)
+        return chosen or self.path / "store"
+
+    @property
+    def advice(self) -> str:
+        """The command that makes what the folder lacks."""
+        try:
+            federated = isinstance(self.config, FederatedConfig)
+        except InputError:
+            federated = False
+        return f"`codeward {'federate simulate' if federated else 'run'} {self.config_file} -o {self.path}`"
 
     def list_records(self) -> list[tuple[int, int]]:
         """Return repeat and number of attackers of every record, in order."""
@@ -111,6 +118,8 @@ class RunFolder:
         The code is found once and kept, so that a resumed run goes on with the same one. Nothing is written before the
         code is found, so that a mistake leaves no folder; a folder in which no cell was finished is taken over.
         """
+        if self.revocation_file.exists():
+            raise InputError(f"{self.path}: a run without its revoked users; only codeward revoke makes such a folder")
         begun = bool(self.list_records() or self.list_votes())
         known = self.config if self.config_file.exists() else None
         if known is None and begun:

@@ -10,16 +10,17 @@ from codeward.serve._incident import DamagedIncident, Incident, find_incidents
 from codeward.serve._ledger import DEFAULT_LEDGER, Ledger, Verification
 
 if TYPE_CHECKING:
-    from codeward.serve._cell import RunCell, find_cell, list_cells
     from codeward.serve._evidence import Evidence, Examiner, gather_evidence
+    from codeward.serve._opening import GuardedRun, load_models, make_examiner, open_run
 
 _HOME = {
     "Evidence": "codeward.serve._evidence",
     "Examiner": "codeward.serve._evidence",
-    "RunCell": "codeward.serve._cell",
-    "find_cell": "codeward.serve._cell",
+    "GuardedRun": "codeward.serve._opening",
     "gather_evidence": "codeward.serve._evidence",
-    "list_cells": "codeward.serve._cell",
+    "load_models": "codeward.serve._opening",
+    "make_examiner": "codeward.serve._opening",
+    "open_run": "codeward.serve._opening",
 }
 
 __all__ = [
@@ -27,14 +28,15 @@ __all__ = [
     "DamagedIncident",
     "Evidence",
     "Examiner",
+    "GuardedRun",
     "Incident",
     "Ledger",
-    "RunCell",
     "Verification",
-    "find_cell",
     "find_incidents",
     "gather_evidence",
-    "list_cells",
+    "load_models",
+    "make_examiner",
+    "open_run",
 ]
 
 

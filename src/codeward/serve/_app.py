@@ -256,9 +256,8 @@ class _Endpoint:
 
 def _watched(run: GuardedRun) -> tuple[Path, list[Path]]:
     """Return the run folder, and files of it that change when its models do."""
-    folder = Path(run.cell.folder)
-    stem = f"repeat{run.cell.repeat}-attackers{run.cell.n_attackers}"
-    return folder, [folder / "code.json", folder / "records" / f"{stem}.json"]
+    folder = run.cell.folder
+    return folder.path, [folder.code_file, folder.record(run.cell.repeat, run.cell.n_attackers)]
 
 
 async def _explain_parameters(request: Request, error: Exception) -> JSONResponse:

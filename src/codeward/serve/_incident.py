@@ -131,7 +131,7 @@ def find_incidents(
         SHA-256 of each input, in hex.
     code : Code
     run : str
-        Id of the models that voted, such as `RunCell.id`.
+        Id of the models that voted, such as `codeward.runs.Cell.id`.
     threshold : float
     """
     table = np.asarray(votes)

@@ -1,23 +1,21 @@
-"""From a run folder to everything the endpoint serves."""
+"""From a run folder to everything the endpoint serves; no data set is read and nobody's attack is simulated."""
 
 import base64
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from codeward.codes import inspect
-from codeward.data import Samples, render
-from codeward.experiments import ServedRun, load_served
-from codeward.serve._cell import RunCell, find_cell
+from codeward._errors import InputError
+from codeward.codes import Inspection, inspect
+from codeward.decoding import uniform_prior
+from codeward.runs import Cell, SimulatedAttack, find_cell, name_triggered
 from codeward.serve._evidence import Examiner
-from codeward.serve._guard import Guard
+from codeward.serve._guard import Guard, choose_prior
 from codeward.serve._inputs import write_png
-from codeward.training import BatchedEnsemble
-
-#: Images of a kind in the gallery, at most one a class.
-GALLERY = 12
+from codeward.training import BatchedEnsemble, Ensemble, ModelStore, TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class GuardedRun:
 
     Attributes
     ----------
-    cell : RunCell
+    cell : Cell
     guard : Guard
     examiner : Examiner
         Weighs the incidents of these models, with the guard's assumptions and threshold.
@@ -36,7 +34,7 @@ class GuardedRun:
         The code, what it guarantees, and what is served.
     """
 
-    cell: RunCell
+    cell: Cell
     guard: Guard
     examiner: Examiner
     gallery: tuple[dict[str, Any], ...]
@@ -55,7 +53,7 @@ def open_run(
     Parameters
     ----------
     folder : path-like
-        A run folder; see `codeward.experiments.RunFolder`.
+        A run folder; see `codeward.runs.RunFolder`.
     repeat : int
     n_attackers : int, optional
         Which cell: the simulated number of attackers; the largest one by default, whose triggers do something.
@@ -66,44 +64,88 @@ def open_run(
         (`codeward.serve._guard.choose_prior`).
     """
     cell = find_cell(folder, repeat, n_attackers)
-    served = load_served(folder, cell.repeat, cell.n_attackers)
-    examiner = cell.examiner(expect, threshold=threshold)
-    inspection = inspect(cell.code)
+    models, inspection = BatchedEnsemble(load_models(cell)), inspect(cell.code)
+    examiner = make_examiner(cell, expect, inspection, threshold=threshold)
     # The examiner's decoder: incidents are compared with validation inputs that it has not seen either.
-    guard = Guard(BatchedEnsemble(served.ensemble), examiner.decoder_, inspection, threshold, served.threat)
+    guard = Guard(models, examiner.decoder_, inspection, threshold, cell.threat)
     guard.judge(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
-    return GuardedRun(cell, guard, examiner, _hang_gallery(served), _write_card(cell, guard, served))
+    return GuardedRun(cell, guard, examiner, _hang_gallery(cell), _write_card(cell, guard))
 
 
-def _hang_gallery(served: ServedRun) -> tuple[dict[str, Any], ...]:
-    if served.ensemble.shape[0] not in (1, 3):
-        return ()  # no picture format for it
-    samples = served.setting.evaluation
-    pictures = _draw(samples, "clean", {})
-    for group in served.groups:
-        others = samples.take(np.flatnonzero(samples.labels != group.target))
-        names = [served.setting.code.user_name(user) for user in group.attackers]
-        pictures += _draw(served.triggered(others, group), "triggered", {"target": group.target, "planted_by": names})
-    return tuple(pictures)
+def load_models(cell: Cell) -> Ensemble:
+    """Find the models of a cell in its store, by the keys it keeps; what was trained on a GPU is served without one.
+
+    Raises
+    ------
+    InputError
+        When one is missing or damaged: what is served is what the records describe, or nothing.
+    """
+    settings, shape = TrainingSettings(**cell.training), cell.shape
+    try:
+        return Ensemble.load(ModelStore(cell.store), cell.keys, settings, shape)
+    except InputError as error:
+        raise InputError(f"{error}; {cell.advice} trains what is missing") from error
 
 
-def _draw(samples: Samples, kind: str, more: dict[str, Any]) -> list[dict[str, Any]]:
-    """Draw the first image of each class: not chosen by what the models make of them."""
-    _, first = np.unique(samples.labels, return_index=True)
-    chosen = samples.take(first[:GALLERY])
+def make_examiner(
+    cell: Cell, expect: int | None = None, inspection: Inspection | None = None, **limits: float
+) -> Examiner:
+    """Return the examiner of an endpoint's incidents.
+
+    Parameters
+    ----------
+    cell : Cell
+    expect : int, optional
+        As given to the endpoint: the assumptions are those of the run, up to the k the code detects or up to this.
+    inspection : Inspection, optional
+        Of the cell's code, where it is known.
+    **limits
+        Threshold, alpha, certainty and false_alarms of the `Examiner`.
+    """
+    assumed = cell.assumptions
+    if expect is None:
+        prior = choose_prior(assumed.attackers_prior, inspection or inspect(cell.code))
+    elif 1 <= expect <= cell.code.n_users:
+        prior = uniform_prior(expect)
+    else:
+        raise InputError(f"expect: expected 1..{cell.code.n_users} attackers, got {expect}")
+    # The clean test inputs made no confusion matrix: incidents are compared with the alarms on them.
+    return Examiner(
+        cell.code,
+        cell.validation,
+        cell.n_classes,
+        reference=cell.clean,
+        **limits,
+        attack_rate=assumed.attack_rate,
+        success_rate=assumed.success_rate,
+        attackers_prior=prior,
+    )
+
+
+def _hang_gallery(cell: Cell) -> tuple[dict[str, Any], ...]:
+    pictures = cell.gallery
+    found = _describe(pictures.get("clean"), None)
+    for number, group in enumerate(cell.groups):
+        found += _describe(pictures.get(name_triggered(number, len(cell.groups))), group)
+    return tuple(found)
+
+
+def _describe(pictures: Sequence[Any] | None, group: SimulatedAttack | None) -> list[dict[str, Any]]:
+    if pictures is None or pictures[0].shape[1] not in (1, 3):  # no picture format for other numbers of channels
+        return []
     return [
         {
-            "kind": kind,
+            "kind": "clean" if group is None else "triggered",
             "label": int(label),
-            "png": "data:image/png;base64," + base64.b64encode(write_png(image)).decode(),
+            "png": "data:image/png;base64," + base64.b64encode(write_png(image / np.float32(255))).decode(),
+            "target": None if group is None else group.target,
+            "planted_by": [] if group is None else list(group.names),
         }
-        | {"target": None, "planted_by": []}
-        | more
-        for image, label in zip(render(chosen), chosen.labels, strict=True)
+        for image, label in zip(*pictures, strict=True)
     ]
 
 
-def _write_card(cell: RunCell, guard: Guard, served: ServedRun) -> dict[str, Any]:
+def _write_card(cell: Cell, guard: Guard) -> dict[str, Any]:
     code, models = cell.code, guard.models
     channels, height, width = models.shape
     return guard.inspection.to_json() | {
@@ -113,12 +155,9 @@ def _write_card(cell: RunCell, guard: Guard, served: ServedRun) -> dict[str, Any
         "guarantee": guard.guarantee,
         "classes": models.n_classes,
         "image": {"channels": channels, "height": height, "width": width},
-        "dataset": served.setting.config.dataset,
+        "dataset": cell.record["config"]["dataset"],
         "run": cell.id,
         "threshold": guard.threshold,
         "expected_attackers": len(guard.decoder.attackers_prior) - 1,
-        "simulated_attackers": [
-            {"users": [served.setting.code.user_name(user) for user in group.attackers], "target": group.target}
-            for group in served.groups
-        ],
+        "simulated_attackers": [{"users": list(group.names), "target": group.target} for group in cell.groups],
     }

@@ -64,10 +64,30 @@ class Ensemble:
     _weights: Mapping[str, Weights] = field(repr=False)
     _store: ModelStore | None = field(repr=False)
 
+    @classmethod
+    def load(cls, store: ModelStore, keys: Sequence[str], settings: TrainingSettings, shape: Shape) -> "Ensemble":
+        """Return trained models of a store, for the CPU: what was trained on a GPU votes here too.
+
+        Raises
+        ------
+        InputError
+            When the store lacks one of them, or has it damaged.
+        """
+        distinct = dict.fromkeys(keys)
+        missing = sum(not store.holds(key) for key in distinct)
+        if missing:
+            raise InputError(f"{store.root}: lacks {missing} of {len(distinct)} sub-models (moved or damaged)")
+        return cls(tuple(keys), 0, len(distinct), settings, shape, torch.device("cpu"), "float32", {}, store)
+
     @property
     def n_models(self) -> int:
         """Number of sub-models m."""
         return len(self.keys)
+
+    @property
+    def store(self) -> ModelStore | None:
+        """Where the models are kept; None for models in memory only."""
+        return self._store
 
     def weights(self, model: int) -> Weights:
         """Return the weights of a model as CPU tensors by name; read from the store when they are not in memory."""

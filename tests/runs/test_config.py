@@ -7,7 +7,7 @@ import yaml
 
 from codeward._errors import InputError
 from codeward.attacks import FRACTION
-from codeward.experiments import FRACTIONS, RunConfig, load_config
+from codeward.runs import FRACTIONS, RunConfig, load_config
 
 #: Those of federated runs are another kind, tested with them.
 CONFIGS = sorted(
@@ -51,7 +51,7 @@ def test_the_digest_is_the_same_in_another_process_and_for_another_order_of_keys
     (tmp_path / "b.yaml").write_text("attack:\n  groups: 2\n  kind: blended\nseed: 3\ndata_dir: elsewhere\nstore: s\n")
     first, second = (load_config(tmp_path / name) for name in ("a.yaml", "b.yaml"))
     assert first.digest == second.digest
-    code = "import sys; from codeward.experiments import load_config; print(load_config(sys.argv[1]).digest)"
+    code = "import sys; from codeward.runs import load_config; print(load_config(sys.argv[1]).digest)"
     run = [sys.executable, "-c", code, str(tmp_path / "a.yaml")]
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == first.digest
 
@@ -134,7 +134,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such configuration file"):
         load_config(tmp_path / "none.yaml")
     (tmp_path / "raw.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match=r"raw\.yaml: not readable"):
+    with pytest.raises(InputError, match=r"raw\.yaml: not UTF-8"):
         load_config(tmp_path / "raw.yaml")
 
 
