@@ -14,6 +14,7 @@ from codeward.decoding import (
     Decoded,
     PluralityDecoder,
     TwoGroupDecoder,
+    VerdictMemory,
     VoteSet,
     estimate_confusion,
     make_decoder,
@@ -128,3 +129,30 @@ def test_verdicts_are_taken_joined_and_compared(clean):
     np.testing.assert_array_equal(found.alarms(), found.attack_probability > 0.5)
     with pytest.raises(InputError, match="no verdicts"):
         Decoded.concatenate([])
+
+
+@pytest.mark.parametrize("limit", [0, 300, 10**6])
+def test_a_decoder_with_a_memory_says_the_same(limit):
+    rng = np.random.default_rng(1)
+    decoder = BayesDecoder(CODE, np.full((6, 3, 3), 0.1) + 0.7 * np.eye(3))
+    calls = []
+
+    class Counting:
+        needs, n_classes = "votes", 3
+
+        def decode(self, votes):
+            calls.append(len(votes))
+            return decoder.decode(votes)
+
+    memory = VerdictMemory(Counting(), limit)
+    votes = np.where(rng.random((400, 6)) < 0.3, rng.integers(0, 3, (400, 6)), rng.integers(0, 3, (400, 1)))
+    for start in range(0, 400, 37):
+        found, expected = memory.decode(votes[start : start + 37]), decoder.decode(votes[start : start + 37])
+        for name in ("labels", "attack_probability", "targets", "user_probability", "label_probability"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        assert list(found.suspects) == list(expected.suspects)
+        np.testing.assert_array_equal(memory.predict(votes[start : start + 37]), expected.labels)
+    if limit == 10**6:
+        assert sum(calls) == len(np.unique(votes, axis=0))
+    with pytest.raises(InputError, match=r"0\.\.2"):
+        memory.decode([[0, 0, 0, 0, 0, 3]])

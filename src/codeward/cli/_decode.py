@@ -153,9 +153,11 @@ def _decode_file(
 ) -> "Iterator[tuple[int, VoteSet, Decoded]]":
     """Yield (first input, part of the file, verdicts), with a progress bar; a batch is one part."""
     from codeward._progress import show_progress
-    from codeward.decoding import BayesDecoder, decode_batch
+    from codeward.decoding import BayesDecoder, PluralityDecoder, VerdictMemory, decode_batch
 
     start = 0
+    # Counting votes takes less time than looking them up.
+    once = decoder if decoder.needs == "scores" or isinstance(decoder, PluralityDecoder) else VerdictMemory(decoder)
     with show_progress("decode", reader.n_inputs, quiet=quiet) as progress:
         for part in reader.chunks(reader.n_inputs if batch else CHUNK, with_scores=decoder.needs == "scores"):
             if batch:
@@ -164,7 +166,7 @@ def _decode_file(
             else:
                 observed = part.votes if decoder.needs == "votes" else part.scores
                 assert observed is not None
-                verdicts = decoder.decode(observed)
+                verdicts = once.decode(observed)
             yield start, part, verdicts
             start += part.votes.shape[0]
             progress.advance(part.votes.shape[0])

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, compress
 from pathlib import Path
 from typing import IO, Any
 
@@ -118,8 +119,7 @@ class Summary:
         self.alarms += int(alarms.sum())
         self.silent += int((verdicts.labels < 0).sum())
         self.neglected = max(self.neglected, float(verdicts.neglected.max(initial=0.0)))
-        for row in np.flatnonzero(alarms).tolist():
-            self.suspects.update(verdicts.suspects[row])
+        self.suspects.update(chain.from_iterable(compress(verdicts.suspects, alarms.tolist())))
         if labels is not None:
             judged = slice((start + 1) % 2, None, 2) if self.held_out else slice(None)
             self.judged += labels[judged].size

@@ -4,7 +4,7 @@ from codeward.decoding._assumptions import Assumptions, uniform_prior
 from codeward.decoding._batch import Pooled, decode_batch, pool_evidence
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._consensus import ConsensusDecoder
-from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, Decoder, distinct_rows
+from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, Decoder, VerdictMemory, distinct_rows
 from codeward.decoding._detection import RocCurve, alarm_threshold, roc_curve
 from codeward.decoding._explanation import name_attackers
 from codeward.decoding._factory import DECODERS, make_decoder
@@ -36,6 +36,7 @@ __all__ = [
     "Pooled",
     "RocCurve",
     "TwoGroupDecoder",
+    "VerdictMemory",
     "VoteModel",
     "VoteReader",
     "VoteSet",

@@ -16,6 +16,7 @@ from codeward.decoding._masses import Masses
 from codeward.decoding._models import ConfusionModel, VoteModel, check_votes
 from codeward.decoding._pruned import BUDGET, PrunedPosterior
 from codeward.decoding._sets import AttackerSets, gather_attacker_sets
+from codeward.decoding._threads import share_rows
 
 #: Attacker sets up to which ``method="auto"`` enumerates; beyond it prunes.
 EXACT_SETS = 50_000
@@ -198,7 +199,12 @@ class BayesDecoder:
         by_class = np.empty((3, n_inputs, n_classes))
         masses = Masses(by_class[0], by_class[1], by_class[2], np.empty(wide), np.empty((n_inputs, 2)))
         rates = (self.success_rate, self.failure_)
-        sum_posterior(votes, base, sets.words, sets.hits, sets.weights, *rates, *masses)
+
+        def work(rows: slice) -> None:
+            part = [field[rows] for field in masses]
+            sum_posterior(votes[rows], base[rows], sets.words, sets.hits, sets.weights, *rates, *part)
+
+        share_rows(n_inputs, work)
         return masses
 
     def _decode_distinct(self, votes: NDArray[np.int64]) -> Decoded:

@@ -143,3 +143,61 @@ def distinct_rows(votes: NDArray[np.int64], n_classes: int) -> tuple[NDArray[np.
     inverse = np.empty(n_inputs, dtype=np.int64)
     inverse[order] = np.cumsum(new) - 1
     return votes[order[new]], inverse
+
+
+class VerdictMemory:
+    """A decoder on votes that decodes a vote vector once, however many parts of a file it is in.
+
+    Parameters
+    ----------
+    decoder : Decoder
+        Whose verdict on an input depends on that input alone.
+    limit : int
+        Numbers to keep at most; past it everything is forgotten.
+
+    Examples
+    --------
+    >>> from codeward.decoding import PluralityDecoder
+    >>> memory = VerdictMemory(PluralityDecoder(n_classes=2))
+    >>> memory.decode([[0, 0, 1], [1, 1, 1]]).labels, memory.decode([[1, 1, 1]]).labels
+    (array([0, 1]), array([1]))
+    """
+
+    needs: Literal["votes"] = "votes"
+
+    def __init__(self, decoder: Decoder, limit: int = 8_000_000) -> None:
+        self.decoder, self.limit = decoder, limit
+        self._rows: dict[bytes, int] = {}
+        self._known: Decoded | None = None
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes c of the decoder."""
+        return self.decoder.n_classes
+
+    def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
+        """Labels of votes of shape (N, m), shape (N,)."""
+        return self.decode(votes).labels
+
+    def decode(self, votes: ArrayLike) -> Decoded:
+        """Decode votes of shape (N, m), as the decoder would."""
+        checked = np.asarray(votes)
+        if self.n_classes is None or checked.ndim != 2 or checked.dtype.kind not in "iu" or not checked.size:
+            return self.decoder.decode(votes)
+        if checked.min() < 0 or checked.max() >= self.n_classes:
+            return self.decoder.decode(votes)  # which says what is wrong
+        distinct, inverse = distinct_rows(checked.astype(np.int64, copy=False), self.n_classes)
+        raw = distinct.astype(np.min_scalar_type(self.n_classes)).tobytes()
+        width = len(raw) // len(distinct)
+        keys = [raw[start : start + width] for start in range(0, len(raw), width)]
+        new = [row for row, key in enumerate(keys) if key not in self._rows]
+        if new or self._known is None:
+            found = self.decoder.decode(distinct[new])
+            wide = found.user_probability.shape[1] + found.label_probability.shape[1] + 8
+            if self._known is None or (len(self._rows) + len(new)) * wide > self.limit:
+                found = found if len(new) == len(keys) else self.decoder.decode(distinct)
+                self._rows, new, self._known = {}, list(range(len(keys))), None
+            first = len(self._rows)
+            self._rows.update((keys[row], first + place) for place, row in enumerate(new))
+            self._known = found if self._known is None else Decoded.concatenate([self._known, found])
+        return self._known.take(np.array([self._rows[key] for key in keys], dtype=np.int64)[inverse])

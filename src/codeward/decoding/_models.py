@@ -4,7 +4,7 @@ The decoders need one thing of them, ``log Pr(y_i = v | clean, label = l)``; the
 are the reference, and anything with the same two attributes and one method can stand in for them.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -144,9 +144,7 @@ def check_votes(votes: ArrayLike, n_models: int | None = None, n_classes: int | 
         raise InputError(f"votes: expected shape (inputs, models), got {raw.shape}")
     if n_models is not None and raw.shape[1] != n_models:
         raise InputError(f"votes: {raw.shape[1]} votes an input, but the code has {n_models} models (rows)")
-    whole = _check_whole(raw, "votes")
-    _check_range(whole, n_classes, "votes")
-    return whole
+    return _check_classes(raw, n_classes, "votes")
 
 
 def check_labels(labels: ArrayLike, n_inputs: int, n_classes: int | None = None) -> NDArray[np.int64]:
@@ -154,12 +152,10 @@ def check_labels(labels: ArrayLike, n_inputs: int, n_classes: int | None = None)
     raw = np.asarray(labels)
     if raw.shape != (n_inputs,):
         raise InputError(f"labels: expected shape ({n_inputs},), one label an input, got {raw.shape}")
-    whole = _check_whole(raw, "labels")
-    _check_range(whole, n_classes, "labels")
-    return whole
+    return _check_classes(raw, n_classes, "labels")
 
 
-def _check_whole(raw: NDArray[np.generic], what: str) -> NDArray[np.int64]:
+def _check_classes(raw: NDArray[Any], n_classes: int | None, what: str) -> NDArray[np.int64]:
     if raw.dtype.kind not in "iuf":
         raise InputError(f"{what}: expected whole numbers, got dtype {raw.dtype}")
     if raw.dtype.kind == "f":
@@ -168,15 +164,10 @@ def _check_whole(raw: NDArray[np.generic], what: str) -> NDArray[np.int64]:
         if wrong.any():
             place = np.argwhere(wrong)[0].tolist()
             raise InputError(f"{what}: entry {place} is {raw[tuple(place)]!s}, not a whole number")
-    if raw.dtype == np.uint64:
-        raw = np.minimum(raw, np.uint64(np.iinfo(np.int64).max))
-    return raw.astype(np.int64, copy=False)
-
-
-def _check_range(whole: NDArray[np.int64], n_classes: int | None, what: str) -> None:
+    # On the type they came in, which may be eight times smaller.
     top = np.iinfo(np.int64).max if n_classes is None else n_classes - 1
-    wrong = (whole < 0) | (whole > top)
-    if wrong.any():
-        place = np.argwhere(wrong)[0].tolist()
+    if raw.size and (raw.min() < 0 or raw.max() > top):
+        place = np.argwhere((raw < 0) | (raw > top))[0].tolist()
         allowed = f"in 0..{top}" if n_classes is not None else "0 or more"
-        raise InputError(f"{what}: entry {place} is {int(whole[tuple(place)])}; classes must be {allowed}")
+        raise InputError(f"{what}: entry {place} is {int(raw[tuple(place)])}; classes must be {allowed}")
+    return raw.astype(np.int64, copy=False)

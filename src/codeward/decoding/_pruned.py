@@ -174,7 +174,7 @@ class PrunedPosterior:
             return sets[0] if sets else ()
         words = pack_words(np.array([self.code.pattern(found) for found in sets]))
         joint = np.empty((1, len(sets), base.shape[2]))
-        tabulate_joint(votes, base, words, self.success_rate, self.failure, joint)
+        tabulate_joint(votes, base, words, self.success_rate, self.failure, False, joint)
         top = joint.max()
         prior = np.array([self.prior[len(x)] / comb(self.code.n_users, len(x)) for x in sets])
         return sets[int(first_best((np.exp(joint[0] - top).sum(axis=1) * prior)[None, :])[0])]
