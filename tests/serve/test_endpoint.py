@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from codeward.certificates import certify
@@ -41,30 +40,6 @@ def test_stacked_models_vote_as_the_run_recorded(served_folder, opened):
         scores, load_models(find_cell(served_folder, 0, 1)).scores(setting.evaluation), atol=1e-4
     )
     np.testing.assert_array_equal(scores.argmax(axis=2), kept.votes)
-
-
-@pytest.mark.parametrize("architecture", ["digits-cnn", "mnist-cnn", "resnet18"])
-def test_compiled_layers_and_vmap_agree_with_the_models_one_by_one(architecture):
-    import torch
-
-    from codeward.training import BatchedEnsemble, Ensemble, TrainingSettings, build_network
-
-    settings = TrainingSettings(architecture=architecture, mean=(0.4,), std=(0.3,))
-    shape = (1, 8, 8)
-    weights = {str(seed): build_network(architecture, shape, 10, seed).state_dict() for seed in range(3)}
-    for state in weights.values():  # batch norm at work, not at its initial identity
-        state.update({name: torch.rand_like(value) + 0.5 for name, value in state.items() if "running" in name})
-    ensemble = Ensemble(tuple(weights), 0, 3, settings, shape, torch.device("cpu"), "float32", weights, None)
-    images = np.random.default_rng(0).random((5, *shape), dtype=np.float32)
-    batched = BatchedEnsemble(ensemble)
-    for seed, state in weights.items():
-        network = build_network(architecture, shape, 10, 0).eval()
-        network.load_state_dict(state)
-        with torch.no_grad():
-            alone = torch.log_softmax(network((torch.from_numpy(images) - 0.4) / 0.3), dim=1).numpy()
-        np.testing.assert_allclose(batched.scores(images)[:, int(seed)], alone, atol=2e-4)
-    # Buffers left over from a larger batch do not leak into a smaller one.
-    np.testing.assert_allclose(batched.scores(images[:1]), batched.scores(images)[:1], atol=1e-5)
 
 
 def test_all_formats_of_one_picture_get_one_answer(client, opened):
