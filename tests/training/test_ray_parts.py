@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from codeward._errors import InputError
+from codeward._ray_address import check_address
 from codeward.cli import main
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
 from codeward.runs import load_config
-from codeward.training import PRESETS, Cluster, ModelPlan, check_address, train_ensemble
+from codeward.training import PRESETS, Cluster, ModelPlan, train_ensemble
 from codeward.training._jobs import Job
 from codeward.training._ray_tasks import (
     GPU_CHUNK,

@@ -1,6 +1,5 @@
 """Architectures, the model store, and the training of a code's sub-models. Never learns who attacks."""
 
-from codeward._ray_address import check_address
 from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
 from codeward.training._batched_inference import BatchedEnsemble
 from codeward.training._ensemble import Ensemble, vote
@@ -24,7 +23,6 @@ __all__ = [
     "TrainingSettings",
     "Weights",
     "build_network",
-    "check_address",
     "drop_users",
     "fingerprint",
     "model_key",
