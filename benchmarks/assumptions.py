@@ -15,24 +15,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward.codes import named_code
 from codeward.decoding import PluralityDecoder
 from codeward.experiments import run_experiment
-from codeward.reproduction import CellVotes, read_cell
-from codeward.runs import RunFolder, load_config
+from codeward.reproduction import CellStudy
+from codeward.runs import Cell, RunFolder, load_config
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.5)
 SUCCESSES = (0.99, 0.9, 0.7, 0.4)
 CODE = "c"
 
 
-def measure(cell: CellVotes) -> NDArray[np.float64]:
+def measure(cell: Cell) -> NDArray[np.float64]:
     """Success in hit models, then right labels of the vote and of the decoder with each assumed S, in percent."""
-    assert cell.triggered is not None
-    votes, labels = (part[cell.others] for part in cell.triggered)
-    worked = votes[:, cell.code.pattern(cell.attackers)] == cell.target
+    study, attack = CellStudy.of(cell), cell.groups[0]
+    votes, labels = (part[study.others] for part in (cell.triggered[0].votes, cell.triggered[0].labels))
+    worked = votes[:, cell.code.pattern(attack.attackers)] == attack.target
     given = [PluralityDecoder(n_classes=cell.n_classes).predict(votes)]
-    given += [cell.decoder(success_rate=success).predict(votes) for success in SUCCESSES]
+    given += [study.decoder(success_rate=success).predict(votes) for success in SUCCESSES]
     return 100 * np.array([worked.mean(), *((found == labels).mean() for found in given)])
 
 
@@ -41,7 +40,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     print("poisoned, attackers | trigger works | vote | " + " | ".join(f"S = {success}" for success in SUCCESSES))
-    code = named_code(CODE)
     with tempfile.TemporaryDirectory() as folder:
         for fraction in FRACTIONS:
             place = Path(folder, str(fraction))
@@ -49,7 +47,7 @@ def main() -> None:
             for _ in run_experiment(load_config(None, [*settings, f"store={folder}/store"]), place):
                 pass
             for size in (1, 2, 3):
-                found = [measure(read_cell(RunFolder(place), r, size, code)) for r in range(options.repeats)]
+                found = [measure(Cell(RunFolder(place), r, size)) for r in range(options.repeats)]
                 mean, spread = np.mean(found, axis=0), np.std(found, axis=0, ddof=1 if len(found) > 1 else 0)
                 cells = [f"{m:.1f} ± {s:.1f}" for m, s in zip(mean, spread, strict=True)]
                 print(f"{fraction:.0%}, {size} | " + " | ".join(cells), flush=True)

@@ -16,7 +16,7 @@ def accuracy(folder, code, n_attackers, decoder):
 
 def test_figure5_smoke_shows_what_the_figure_shows(tmp_path, capsys):
     assert main(["reproduce", "figure5", "--smoke", "-o", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"folder": str(tmp_path), "cells": 48, "asked": 48, "recorded": 48}
+    assert json.loads(capsys.readouterr().out) == {"folder": str(tmp_path), "cells": 48, "voted": 48, "recorded": 48}
     iid = tmp_path / "digits-iid"
     assert accuracy(iid, "c", 0, "plurality") > 0.8  # ten epochs
     # Three attackers reach most sub-models: the vote falls, the decoder does not (paper, Figure 5).
@@ -24,7 +24,7 @@ def test_figure5_smoke_shows_what_the_figure_shows(tmp_path, capsys):
     # Going on trains nothing, counts nothing anew, and says the same.
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert main(["reproduce", "figure5", "--smoke", "-o", str(tmp_path), "--quiet"]) == 0
-    assert "48 of 48 cells asked, 48 recorded" in capsys.readouterr().out
+    assert "48 of 48 cells have votes, 48 are recorded" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
@@ -40,10 +40,10 @@ def test_table1_smoke_names_attackers_and_nobody_else(tmp_path, capsys):
 def test_votes_may_be_made_here_and_counted_there(tmp_path, capsys):
     some = ["reproduce", "past", "--smoke", "--code", "c", "--split", "iid-split", "-o", str(tmp_path), "--quiet"]
     assert main([*some, "--votes-only"]) == 0
-    assert "4 of 4 cells asked, 0 recorded" in capsys.readouterr().out
+    assert "4 of 4 cells have votes, 0 are recorded" in capsys.readouterr().out
     assert not (tmp_path / "digits-iid-split/c/records").exists()
     assert main([*some, "--count-only", "--no-studies"]) == 0
-    assert "4 recorded" in capsys.readouterr().out
+    assert "4 are recorded" in capsys.readouterr().out
     assert not (tmp_path / "digits-iid-split/c/studies").exists()
 
 

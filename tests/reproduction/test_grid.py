@@ -7,12 +7,11 @@ import pytest
 from codeward._errors import InputError
 from codeward.certificates import certify_agreement
 from codeward.codes import Code, named_code
-from codeward.decoding import VoteSet
+from codeward.decoding import BayesDecoder, VoteSet
 from codeward.experiments import run_experiment
-from codeward.reproduction import ask_grid, count_grid, draw_grid, list_cells, plan_study, study_grid
-from codeward.reproduction._cell_votes import CellVotes, read_cell
+from codeward.reproduction import CellStudy, count_grid, draw_grid, plan_cells, plan_study, study_grid, vote_grid
 from codeward.reproduction._findings import PARTS, choose_parts, load_study, study_cell
-from codeward.runs import Cell, RunFolder, load_config, load_records
+from codeward.runs import Cell, RunFolder, SimulatedAttack, load_config, load_records
 from codeward.training import ModelStore
 
 
@@ -34,7 +33,7 @@ def vote_bytes(folder):
 def grid(tmp_path_factory):
     folder = tmp_path_factory.mktemp("grid")
     plan = small_plan()
-    ask_grid(plan, folder, ModelStore(folder / "store"))
+    vote_grid(plan, folder, ModelStore(folder / "store"))
     return folder, plan, list(count_grid(plan, folder))
 
 
@@ -51,8 +50,8 @@ def test_a_grid_is_a_folder_of_run_folders_with_the_records_of_codeward_run(grid
 def test_a_finished_grid_trains_nothing_and_changes_nothing(grid, tmp_path):
     folder, plan, counted = grid
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    ask_grid(plan, folder, ModelStore(tmp_path / "elsewhere"))
-    assert [record for _, record in count_grid(plan, folder)] == [record for _, record in counted]
+    vote_grid(plan, folder, ModelStore(tmp_path / "elsewhere"))
+    assert [planned.cell.record for planned in count_grid(plan, folder)] == [planned.cell.record for planned in counted]
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     assert not (tmp_path / "elsewhere").exists()
 
@@ -64,7 +63,7 @@ def test_cells_that_are_missing_are_made_again_with_the_same_votes(grid, tmp_pat
     shutil.rmtree(copy / "store")
     for file in (copy / "digits-iid/d").rglob("repeat0-attackers2*"):
         file.unlink()
-    ask_grid(plan, copy, ModelStore(copy / "store"))
+    vote_grid(plan, copy, ModelStore(copy / "store"))
     assert vote_bytes(copy) == vote_bytes(folder)
 
 
@@ -74,7 +73,7 @@ def test_records_come_from_vote_files_alone(grid, tmp_path, monkeypatch):
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "records"))
     monkeypatch.setattr("codeward.experiments._setting.load_dataset", None)  # nothing may load data
     monkeypatch.setattr("codeward.reproduction._sweep.load_dataset", None)
-    again = [record for _, record in count_grid(plan, copy)]
+    again = [planned.cell.record for planned in count_grid(plan, copy)]
     for one, (_, other) in zip(again, counted, strict=True):
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
@@ -84,9 +83,9 @@ def test_more_repeats_and_attackers_go_into_the_same_folder(grid, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     grown = {path: config.model_copy(update={"repeats": 2}) for path, config in plan.items()}
-    assert [cell.is_asked for cell in list_cells(grown, copy)] == [True] * 4 + [False] * 4
-    ask_grid({"digits-iid/b": grown["digits-iid/b"]}, copy, ModelStore(copy / "store"))
-    assert sum(cell.is_asked for cell in list_cells(grown, copy)) == 6
+    assert [planned.cell.has_votes for planned in plan_cells(grown, copy)] == [True] * 4 + [False] * 4
+    vote_grid({"digits-iid/b": grown["digits-iid/b"]}, copy, ModelStore(copy / "store"))
+    assert sum(planned.cell.has_votes for planned in plan_cells(grown, copy)) == 6
 
 
 def test_a_run_that_is_asked_for_fewer_cells_keeps_the_others_in_its_config(tmp_path):
@@ -112,9 +111,10 @@ def test_studies_hold_every_part_once_and_agree_with_the_records(grid, tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store"))
     study_grid(plan, copy, smoke=True)
-    for cell, record in counted:
-        study = load_study(copy / cell.path / "studies" / f"repeat0-attackers{cell.n_attackers}.json")
-        assert study["parts"] == sorted(choose_parts(cell.path, 0, cell.n_attackers, smoke=True))
+    for planned in counted:
+        cell, record, code = planned.cell, planned.cell.record, planned.path.split("/")[1]
+        study = load_study(copy / planned.path / "studies" / f"repeat0-attackers{cell.n_attackers}.json")
+        assert study["parts"] == sorted(choose_parts(planned.config, code, 0, cell.n_attackers, smoke=True))
         for name, key in (("plurality", "plurality"), ("bayes", "bayes")):
             counts = study["decoders"][name]
             assert counts["clean"]["right"] == record["figures"]["clean"]["all"][key]
@@ -131,14 +131,13 @@ def test_studies_hold_every_part_once_and_agree_with_the_records(grid, tmp_path)
 
 def test_certified_counts_never_rise_with_the_attackers(grid):
     folder, _, _ = grid
-    code = Code.load(folder / "digits-iid/d/code.json")
-    cell = read_cell(RunFolder(folder / "digits-iid/d"), 0, 0, code)
-    for found in PARTS["certificates"](cell)["certified"].values():
+    study = CellStudy.of(Cell(RunFolder(folder / "digits-iid/d"), 0, 0))
+    for found in PARTS["certificates"](study)["certified"].values():
         assert found["right"] == sorted(found["right"], reverse=True)
         assert found["right"][0] <= found["inputs"]
 
 
-def test_models_that_no_attacker_feeds_are_asked_alone():
+def test_models_that_no_attacker_feeds_vote_alone():
     """Written out on a cell where honest models, hit models and the trigger each do something of their own."""
     rng = np.random.default_rng(5)
     n_inputs, honest = 300, [0, 3]
@@ -147,8 +146,8 @@ def test_models_that_no_attacker_feeds_are_asked_alone():
     labels = rng.integers(0, 3, n_inputs)
     clean = np.repeat(labels[:, None], 4, axis=1)
     triggered = np.where(rng.random((n_inputs, 4)) < 0.4, rng.integers(0, 3, (n_inputs, 4)), labels[:, None])
-    reached = np.array([False, True, True, False])
-    cell = CellVotes(code, 3, confusion_votes, (clean, labels), ((triggered, labels),), (1,), 2, reached, None)
+    given = [VoteSet(votes, truth) for votes, truth in (confusion_votes, (clean, labels), (triggered, labels))]
+    cell = CellStudy(code, 3, *given[:2], (given[2],), (SimulatedAttack((1,), 2),))
     found = PARTS["unreached"](cell)["unreached"]
     assert found["models"] == 2
     assert found["single"]["clean"] == {"count": 2 * n_inputs, "of": 2 * n_inputs}
@@ -161,26 +160,25 @@ def test_models_that_no_attacker_feeds_are_asked_alone():
     assert found["known"]["triggered"] == [{"count": int((np.array(likely) == labels).sum()), "of": n_inputs}]
 
 
-def test_the_attackers_of_all_groups_are_left_out_when_models_are_asked_alone(tmp_path):
+def test_the_attackers_of_all_groups_are_left_out_when_models_vote_alone(tmp_path):
     plan = plan_study("past", smoke=True, codes=("d",), splits=("iid-two-groups",), attackers=(3,))
     ((path, config),) = plan.items()
     plan[path] = config.model_copy(update={"training": config.training.model_copy(update={"epochs": 1})})
-    ask_grid(plan, tmp_path, ModelStore(tmp_path / "store"))
-    code = Code.load(tmp_path / path / "code.json")
-    cell = read_cell(RunFolder(tmp_path / path), 0, 3, code)
-    ((_, record),) = count_grid(plan, tmp_path)
-    everyone = [user for group in record["figures"]["groups"] for user in group["attackers"]]
+    vote_grid(plan, tmp_path, ModelStore(tmp_path / "store"))
+    (planned,) = count_grid(plan, tmp_path)
+    cell = planned.cell
+    everyone = [user for group in cell.record["figures"]["groups"] for user in group["attackers"]]
     assert len(everyone) == 6
-    assert cell.reached.tolist() == [any(row[everyone]) for row in code.matrix]
-    # Six of twelve users reach all six models of d: nothing is left to ask.
-    assert PARTS["unreached"](cell) == {"unreached": {"models": 0}}
+    assert cell.reached.tolist() == [any(row[everyone]) for row in cell.code.matrix]
+    # Six of twelve users reach all six models of d: nothing is left to take votes of.
+    assert PARTS["unreached"](CellStudy.of(cell)) == {"unreached": {"models": 0}}
 
 
 def test_a_decoder_that_expects_fewer_attacks_raises_fewer_alarms_and_half_is_the_record(grid):
-    folder, _, counted = grid
-    for cell, record in counted:
-        code = Code.load(folder / cell.path / "code.json")
-        rows = PARTS["dial"](read_cell(cell.place, 0, cell.n_attackers, code))["dial"]
+    _, _, counted = grid
+    for planned in counted:
+        cell, record = planned.cell, planned.cell.record
+        rows = PARTS["dial"](CellStudy.of(cell))["dial"]
         assert [row["attack_rate"] for row in rows] == sorted((row["attack_rate"] for row in rows), reverse=True)
         assert all(("kept" in row) == (cell.n_attackers == 0) for row in rows)
         alarms = [row["clean_alarms"]["count"] for row in rows]
@@ -196,28 +194,25 @@ def test_what_the_decoder_keeps_is_asked_at_every_rate():
     labels = rng.integers(0, n_classes, 400)
     wrong = (labels[:, None] + rng.integers(1, n_classes, (400, code.n_models))) % n_classes
     votes = np.where(rng.random(wrong.shape) < 0.9, labels[:, None], wrong)
-    nobody = np.zeros(code.n_models, dtype=bool)
-    cell = CellVotes(code, n_classes, (votes, labels), (votes, labels), (), (), -1, nobody, None)
+    given = VoteSet(votes, labels)
+    cell = CellStudy(code, n_classes, given, given)
     rows = PARTS["dial"](cell)["dial"]
     for row in rows:
-        decoder = cell.decoder(attack_rate=row["attack_rate"])
+        decoder = BayesDecoder(code, cell.confusion, attack_rate=row["attack_rate"])
         assert row["kept"] == certify_agreement(code, decoder, n_classes, max_attackers=3).n_attackers
     assert len({row["kept"] for row in rows}) > 1
 
 
 def test_scores_that_come_later_are_still_studied(grid, tmp_path):
-    place = RunFolder(shutil.copytree(grid[0] / "digits-iid/b", tmp_path / "b"))
-    code = Code.load(place.path / "code.json")
-    known = study_cell(place, 0, 0, code, ["explanations", "scores"])
+    cell, kept = Cell(RunFolder(shutil.copytree(grid[0] / "digits-iid/b", tmp_path / "b")), 0, 0), {}
+    known = study_cell(cell, ["explanations", "scores"])
     assert known["parts"] == ["explanations"]
-    cell, kept = Cell(place, 0, 0), {}
     for name in ("validation", "clean"):
         found = cell.load_votes(name)
         scores = np.full((*found.votes.shape, 10), -5, dtype=np.float32)
         np.put_along_axis(scores, found.votes[..., None], -0.1, axis=2)
         kept[name] = VoteSet(found.votes, found.labels, scores=scores)
-    cell.save_votes(kept, cell.about)
-    known = study_cell(place, 0, 0, code, ["explanations", "scores"])
+    known = study_cell(cell.save_votes(kept, cell.about), ["explanations", "scores"])
     assert known["parts"] == ["explanations", "scores"]
     assert known["decoders"]["soft"]["clean"]["right"]["of"] == len(found.labels)
 
@@ -230,10 +225,11 @@ def test_two_groups_are_studied_by_the_decoder_for_them_and_by_nothing_for_one(t
             update={"training": config.training.model_copy(update={"epochs": 1})}
         )
     }
-    ask_grid(plan, tmp_path, ModelStore(tmp_path / "store"))
+    vote_grid(plan, tmp_path, ModelStore(tmp_path / "store"))
     study_grid(plan, tmp_path)
     place = tmp_path / "digits-iid-two-groups/c"
-    records = {record["n_attackers"]: record["figures"] for _, record in count_grid(plan, tmp_path)}
+    cells = [planned.cell for planned in count_grid(plan, tmp_path)]
+    records = {cell.n_attackers: cell.record["figures"] for cell in cells}
     for size in (0, 1):
         study = load_study(place / "studies" / f"repeat0-attackers{size}.json")
         assert study["parts"] == ["groups", "unreached"]
@@ -245,7 +241,7 @@ def test_two_groups_are_studied_by_the_decoder_for_them_and_by_nothing_for_one(t
                 assert one[name]["right"] == group["triggered"]["all"][name]
         assert {*found["clean"]} == {"plurality", "bayes", "two-groups"}
     with pytest.raises(InputError, match="one attacking group"):
-        study_cell(RunFolder(place), 0, 1, Code.load(place / "code.json"), ["paper"])
+        study_cell(Cell(RunFolder(place), 0, 1), ["paper"])
 
 
 def test_a_study_of_another_kind_is_refused_by_name(grid, tmp_path):
@@ -255,7 +251,7 @@ def test_a_study_of_another_kind_is_refused_by_name(grid, tmp_path):
     (copy / "studies").mkdir()
     (copy / "studies/repeat0-attackers0.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(InputError, match="not a codeward-study/1 file"):
-        study_cell(RunFolder(copy), 0, 0, Code.load(copy / "code.json"), ["paper"])
+        study_cell(Cell(RunFolder(copy), 0, 0), ["paper"])
 
 
 def test_the_papers_grids_are_complete():

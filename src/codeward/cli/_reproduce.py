@@ -30,7 +30,7 @@ def reproduce(
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
     scores: bool = typer.Option(False, "--scores", help="Keep class scores in the vote files (large)."),
-    votes_only: bool = typer.Option(False, "--votes-only", help="Train and ask, but count on another machine."),
+    votes_only: bool = typer.Option(False, "--votes-only", help="Train and vote, but count on another machine."),
     count_only: bool = typer.Option(False, "--count-only", help="Train nothing; count what vote files there are."),
     studies: bool = typer.Option(True, help="Study the votes beyond the records: other decoders, certificates, ..."),
     engine: str = typer.Option(None, "--engine", metavar="serial|ray", help="Train here (default) or with Ray."),
@@ -53,7 +53,7 @@ def reproduce(
     Example: codeward reproduce table1 --dataset mnist --data-dir data && codeward report results
     """
     from codeward._errors import InputError
-    from codeward.reproduction import ask_grid, count_grid, list_cells, plan_study, study_grid, unpack_setting
+    from codeward.reproduction import count_grid, plan_cells, plan_study, study_grid, unpack_setting, vote_grid
     from codeward.training import ModelStore
 
     if votes_only and count_only:
@@ -72,8 +72,8 @@ def reproduce(
     try:
         if not count_only:
             with open_cluster(engine, address) as cluster:
-                ask_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, cluster, data_dir)
-        records = [] if votes_only else [record for _, record in count_grid(runs, folder, shown)]
+                vote_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, cluster, data_dir)
+        recorded = 0 if votes_only else sum(1 for _ in count_grid(runs, folder, shown))
         if studies and not votes_only:
             study_grid(runs, folder, shown, smoke)
         if not votes_only:
@@ -81,12 +81,12 @@ def reproduce(
     except KeyboardInterrupt:
         print(f"codeward: interrupted; the same command goes on from what is in {folder}", file=sys.stderr)
         raise typer.Exit(130) from None
-    cells = list_cells(runs, folder)
-    asked = sum(cell.is_asked or cell.is_recorded for cell in cells)
+    cells = plan_cells(runs, folder)
+    voted = sum(planned.is_there for planned in cells)
     if as_json:
-        print(json.dumps({"folder": str(folder), "cells": len(cells), "asked": asked, "recorded": len(records)}))
+        print(json.dumps({"folder": str(folder), "cells": len(cells), "voted": voted, "recorded": recorded}))
         return
-    typer.echo(f"{study}: {asked} of {len(cells)} cells asked, {len(records)} recorded, in {folder}")
+    typer.echo(f"{study}: {voted} of {len(cells)} cells have votes, {recorded} are recorded, in {folder}")
     if not votes_only:
         typer.echo(f"next: codeward report {folder}")
 
@@ -129,7 +129,7 @@ def _claim(folder: Path) -> None:
 
 
 def _draw(runs: "Mapping[str, RunConfig]", folder: Path, data_dir: Path | None) -> None:
-    """Draw what is dealt to whom; where the data or matplotlib are not, say so and go on."""
+    """Draw who holds what; where the data or matplotlib are not, say so and go on."""
     from codeward._errors import InputError
     from codeward.reproduction import draw_grid
 

@@ -7,11 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "CellVotes": "_cell_votes",
-    "GridCell": "_sweep",
+    "CellStudy": "_findings",
+    "Grid": "_grid_folder",
     "GridReport": "_grid_report",
+    "PackedRun": "_packing",
     "PackedSetting": "_packing",
-    "ask_grid": "_sweep",
+    "PlannedCell": "_sweep",
     "build_grid_report": "_grid_report",
     "check_claims": "_claims",
     "count_grid": "_sweep",
@@ -19,24 +20,26 @@ _HOME = {
     "draw_grid": "_sweep",
     "fill_claims": "_claims",
     "is_grid": "_grid_folder",
-    "list_cells": "_sweep",
     "list_packed": "_packing",
+    "open_grid": "_grid_folder",
     "pack_setting": "_packing",
+    "plan_cells": "_sweep",
     "plan_study": "_studies",
-    "read_cell": "_cell_votes",
     "read_lines": "_packing",
     "study_grid": "_sweep",
     "unpack_setting": "_packing",
+    "vote_grid": "_sweep",
     "write_grid_report": "_grid_report",
     "write_lines": "_packing",
 }
 
 __all__ = [
-    "CellVotes",
-    "GridCell",
+    "CellStudy",
+    "Grid",
     "GridReport",
+    "PackedRun",
     "PackedSetting",
-    "ask_grid",
+    "PlannedCell",
     "build_grid_report",
     "check_claims",
     "count_grid",
@@ -44,24 +47,26 @@ __all__ = [
     "draw_grid",
     "fill_claims",
     "is_grid",
-    "list_cells",
     "list_packed",
+    "open_grid",
     "pack_setting",
+    "plan_cells",
     "plan_study",
-    "read_cell",
     "read_lines",
     "study_grid",
     "unpack_setting",
+    "vote_grid",
     "write_grid_report",
     "write_lines",
 ]
 
 if TYPE_CHECKING:
-    from codeward.reproduction._cell_votes import CellVotes, read_cell
     from codeward.reproduction._claims import check_claims, fill_claims
-    from codeward.reproduction._grid_folder import is_grid
+    from codeward.reproduction._findings import CellStudy
+    from codeward.reproduction._grid_folder import Grid, is_grid, open_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
     from codeward.reproduction._packing import (
+        PackedRun,
         PackedSetting,
         list_packed,
         pack_setting,
@@ -70,7 +75,7 @@ if TYPE_CHECKING:
         write_lines,
     )
     from codeward.reproduction._studies import plan_study
-    from codeward.reproduction._sweep import GridCell, ask_grid, count_grid, draw_grid, list_cells, study_grid
+    from codeward.reproduction._sweep import PlannedCell, count_grid, draw_grid, plan_cells, study_grid, vote_grid
 
 
 def __getattr__(name: str) -> Any:

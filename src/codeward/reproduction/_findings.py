@@ -5,6 +5,8 @@ One JSON file a cell, ``studies/<cell>.json`` in its run folder, made from vote 
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,19 +19,21 @@ from codeward._files import write_text_atomic
 from codeward.certificates import certify, certify_agreement
 from codeward.codes import Code, inspect
 from codeward.decoding import (
+    BayesDecoder,
     ConsensusDecoder,
     Decoded,
     Decoder,
     PluralityDecoder,
     TwoGroupDecoder,
+    VoteSet,
+    estimate_confusion,
     name_attackers,
     pool_evidence,
     roc_curve,
     tracking_score,
 )
-from codeward.reproduction._cell_votes import CellVotes, read_cell
-from codeward.reproduction._studies import DESIGNED
-from codeward.runs import ALARM, RunFolder, share
+from codeward.reproduction._studies import BESIDE, CONTRAST_CODES, DESIGNED, is_usual_attack
+from codeward.runs import Cell, RunConfig, SimulatedAttack, share
 
 #: Changes when a reader of older files would misread newer ones.
 FORMAT = "codeward-study/1"
@@ -53,21 +57,135 @@ CERTIFIED = 500
 TOP = 4
 
 
-def study_cell(place: RunFolder, repeat: int, n_attackers: int, code: Code, parts: Iterable[str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class CellStudy:
+    """The votes of a cell under study: each decoder is made once, and decodes each set of inputs once.
+
+    Attributes
+    ----------
+    code : Code
+    n_classes : int
+    validation, clean : VoteSet
+    triggered : tuple of VoteSet
+        Inputs with the trigger of each attacking group.
+    groups : tuple of SimulatedAttack
+        Who attacks, group by group.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> code = named_code("d")
+    >>> votes = VoteSet(np.tile([[0], [1], [1]], code.n_models), labels=np.array([0, 1, 1]))
+    >>> study = CellStudy(code, 2, votes, votes)
+    >>> study.decode("bayes", "clean").labels.tolist()
+    [0, 1, 1]
+    """
+
+    code: Code
+    n_classes: int
+    validation: VoteSet
+    clean: VoteSet
+    triggered: tuple[VoteSet, ...] = ()
+    groups: tuple[SimulatedAttack, ...] = ()
+    _decoders: dict[tuple[float, float], BayesDecoder] = field(default_factory=dict, init=False, repr=False)
+    _decoded: dict[tuple[Any, str], Decoded] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, cell: Cell) -> "CellStudy":
+        """Read the votes of a cell."""
+        return cls(cell.code, cell.n_classes, cell.validation, cell.clean, cell.triggered, cell.groups)
+
+    @cached_property
+    def confusion(self) -> NDArray[np.float64]:
+        """Confusion matrices of the validation half, shape (m, c, c)."""
+        return estimate_confusion(self.validation.votes, truth(self.validation), self.n_classes)
+
+    @cached_property
+    def attackers(self) -> tuple[int, ...]:
+        """Who attacks, of the one group; nobody without."""
+        self.check_groups()
+        return self.groups[0].attackers if self.groups else ()
+
+    @cached_property
+    def others(self) -> NDArray[np.bool_]:
+        """Triggered inputs whose true label is not the target: those an attack can change."""
+        return np.asarray(truth(self.triggered[0]) != self.groups[0].target)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the vote files hold class scores."""
+        return all(part.scores is not None for part in (self.validation, self.clean, *self.triggered))
+
+    def check_groups(self) -> None:
+        """Refuse several attacking groups."""
+        if len(self.groups) > 1:
+            raise InputError("this part of a study is for one attacking group")
+
+    def votes(self, inputs: str) -> VoteSet:
+        """Return the votes on ``clean`` inputs, or on those with the trigger of group ``0``, ``1``, ..."""
+        return self.clean if inputs == "clean" else self.triggered[int(inputs)]
+
+    def decoder(self, attack_rate: float = 0.5, success_rate: float = 0.99) -> BayesDecoder:
+        """Return the paper's decoder, with its assumptions unless told otherwise; attacker sets are gathered once."""
+        key = attack_rate, success_rate
+        if key not in self._decoders:
+            made = BayesDecoder(self.code, self.confusion, attack_rate=attack_rate, success_rate=success_rate)
+            known = next(iter(self._decoders.values()), None)
+            if known is not None and made.is_exact:
+                made.sets_ = known.sets_  # of code and prior alone
+            self._decoders[key] = made
+        return self._decoders[key]
+
+    def decode(self, decoder: str | tuple[float, float], inputs: str) -> Decoded:
+        """Decode votes by ``plurality``, ``bayes``, ``two-groups``, ``discounted``, or the paper's decoder at rates."""
+        key = (0.5, 0.99) if decoder == "bayes" else decoder
+        if (key, inputs) not in self._decoded:
+            made = self._named[key] if isinstance(key, str) else self.decoder(*key)
+            self._decoded[key, inputs] = made.decode(self.votes(inputs).votes)
+        return self._decoded[key, inputs]
+
+    @cached_property
+    def _named(self) -> "_Decoders":
+        return _Decoders(self)
+
+
+class _Decoders(dict[str, Decoder]):
+    """Decoders by name, made when they are first needed."""
+
+    def __init__(self, study: CellStudy) -> None:
+        super().__init__()
+        self.study = study
+
+    def __missing__(self, name: str) -> Decoder:
+        study = self.study
+        if name == "plurality":
+            self[name] = PluralityDecoder(n_classes=study.n_classes)
+        elif name == "two-groups":
+            self[name] = TwoGroupDecoder(study.code, study.confusion)
+        else:
+            from codeward.decoding.soft import DiscountedDecoder
+
+            given = study.validation
+            self[name] = DiscountedDecoder(study.code, study.n_classes).fit(given.votes, truth(given))
+        return self[name]
+
+
+def study_cell(cell: Cell, parts: Iterable[str]) -> dict[str, Any]:
     """Add what is missing of ``parts`` (see `PARTS`) to the study of a cell, write it, and return it."""
-    file = place.path / "studies" / f"repeat{repeat}-attackers{n_attackers}.json"
+    file = cell.folder.study(cell.repeat, cell.n_attackers)
     known = load_study(file) if file.exists() else {}
     missing = [part for part in parts if part not in known.get("parts", [])]
     if not missing:
         return known
-    cell = read_cell(place, repeat, n_attackers, code)
-    if cell.scores is None:
+    study = CellStudy.of(cell)
+    if not study.has_scores:
         # Not done either: vote files that hold them may come later.
         missing = [part for part in missing if part != "scores"]
     if missing:
-        known = {"format": FORMAT, "repeat": repeat, "n_attackers": n_attackers, "code_digest": code.digest, **known}
+        head = {"format": FORMAT, "repeat": cell.repeat, "n_attackers": cell.n_attackers}
+        known = {**head, "code_digest": cell.code.digest, **known}
         for part in missing:
-            for key, value in PARTS[part](cell).items():
+            for key, value in PARTS[part](study).items():
                 known[key] = {**known.get(key, {}), **value} if isinstance(value, dict) else value
         known["parts"] = sorted({*known.get("parts", []), *missing})
         write_text_atomic(file, json.dumps(known, indent=1) + "\n")
@@ -93,92 +211,81 @@ def check_study(study: Any, file: str | Path) -> dict[str, Any]:
     return study
 
 
-def _study_paper(cell: CellVotes) -> dict[str, Any]:
+def _study_paper(study: CellStudy) -> dict[str, Any]:
     """Plurality and the paper's decoder: labels, alarms, detection, suspects alone and pooled."""
-    decoder = cell.decoder()
-    plain = PluralityDecoder(n_classes=cell.n_classes)
-    found = compare(cell, "plurality", plain.decode)
-    found |= {"decoders": found["decoders"] | compare(cell, "bayes", decoder.decode)["decoders"]}
-    if cell.triggered is None:
+    found: dict[str, Any] = {"decoders": {name: compare(study, name) for name in ("plurality", "bayes")}}
+    if not study.groups:
         return found
-    votes = cell.triggered[0][cell.others]
-    calm, alarmed = decoder.decode(cell.clean[0]).attack_probability, decoder.decode(votes)
-    tracking = {"bayes": score_suspects(cell, alarmed.suspects)}
-    rng = np.random.default_rng([len(votes), len(cell.attackers)])
+    votes = study.triggered[0].votes[study.others]
+    named = study.decode("bayes", "0").take(study.others)
+    tracking = {"bayes": score_suspects(study, named.suspects)}
+    rng = np.random.default_rng([len(votes), len(study.attackers)])
     for size in POOLS:
         pools = [votes[rng.choice(len(votes), size, replace=False)] for _ in range(DRAWS)]
-        tracking[f"pooled-{size}"] = score_suspects(cell, pool_evidence(decoder, pools).suspects)
-    return found | {"tracking": tracking, "detection": {"bayes": detect(calm, alarmed.attack_probability)}}
+        tracking[f"pooled-{size}"] = score_suspects(study, pool_evidence(study.decoder(), pools).suspects)
+    return found | {"tracking": tracking, "detection": {"bayes": detect(study, "bayes")}}
 
 
-def _study_explanations(cell: CellVotes) -> dict[str, Any]:
+def _study_explanations(study: CellStudy) -> dict[str, Any]:
     """Count the suspects of the most probable attack, as the paper's table seems to do; see `name_attackers`."""
-    if cell.triggered is None:
+    study.check_groups()
+    if not study.groups:
         return {}
-    named = name_attackers(cell.decoder(), cell.triggered[0][cell.others])
-    return {"tracking": {"bayes-joint": score_suspects(cell, named)}}
+    named = name_attackers(study.decoder(), study.triggered[0].votes[study.others])
+    return {"tracking": {"bayes-joint": score_suspects(study, named)}}
 
 
-def _study_discounted(cell: CellVotes) -> dict[str, Any]:
+def _study_discounted(study: CellStudy) -> dict[str, Any]:
     """Our decoder on hard votes."""
-    from codeward.decoding.soft import DiscountedDecoder
-
-    decoder = DiscountedDecoder(cell.code, cell.n_classes).fit(*cell.validation)
-    found = compare(cell, "discounted", decoder.decode)
-    if cell.triggered is not None:
-        alarmed = decoder.decode(cell.triggered[0][cell.others])
-        calm = decoder.decode(cell.clean[0]).attack_probability
-        found["tracking"] = {"discounted": score_suspects(cell, alarmed.suspects)}
-        found["detection"] = {"discounted": detect(calm, alarmed.attack_probability)}
+    found: dict[str, Any] = {"decoders": {"discounted": compare(study, "discounted")}}
+    if study.groups:
+        named = study.decode("discounted", "0").take(study.others)
+        found["tracking"] = {"discounted": score_suspects(study, named.suspects)}
+        found["detection"] = {"discounted": detect(study, "discounted")}
     return found
 
 
-def _study_scores(cell: CellVotes) -> dict[str, Any]:
+def _study_scores(study: CellStudy) -> dict[str, Any]:
     """Our decoder on class scores."""
     from codeward.decoding.soft import SoftDecoder
 
-    assert cell.scores is not None
-    decoder = SoftDecoder(cell.code).fit(cell.scores[0].astype(np.float64), cell.validation[1])
-    sets = [decoder.decode(scores.astype(np.float64)) for scores in cell.scores[1:]]
-    labels = [cell.clean[1]] if cell.triggered is None else [cell.clean[1], cell.triggered[1]]
-    every = [np.ones(len(part), dtype=bool) for part in labels]
-    found: dict[str, Any] = {"clean": count_right(sets[0], labels[0], every[0])}
-    if cell.triggered is None:
-        return {"decoders": {"soft": found}}
-    rows = cell.others
-    found["triggered"] = {
-        "all": count_right(sets[1], labels[1], every[1]),
-        "other_labels": count_right(sets[1], labels[1], rows),
-    }
-    suspects = [who for who, kept in zip(sets[1].suspects, rows, strict=True) if kept]
-    return {
-        "decoders": {"soft": found},
-        "tracking": {"soft": score_suspects(cell, suspects)},
-        "detection": {"soft": detect(sets[0].attack_probability, sets[1].attack_probability[rows])},
-    }
+    study.check_groups()
+    scores = [
+        part.scores.astype(np.float64)
+        for part in (study.validation, study.clean, *study.triggered)
+        if part.scores is not None
+    ]
+    decoder = SoftDecoder(study.code).fit(scores[0], truth(study.validation))
+    for inputs, part in zip(("clean", "0"), scores[1:], strict=False):
+        study._decoded["soft", inputs] = decoder.decode(part)
+    found: dict[str, Any] = {"decoders": {"soft": compare(study, "soft")}}
+    if study.groups:
+        named = study.decode("soft", "0").take(study.others)
+        found["tracking"] = {"soft": score_suspects(study, named.suspects)}
+        found["detection"] = {"soft": detect(study, "soft")}
+    return found
 
 
-def _study_assumptions(cell: CellVotes) -> dict[str, Any]:
+def _study_assumptions(study: CellStudy) -> dict[str, Any]:
     """Let the paper's decoder assume wrong rates of attack and success."""
-    return {"assumed": [_assume(cell, rate, success) for rate, success in product(RATES, SUCCESSES)]}
+    return {"assumed": [_assume(study, rate, success) for rate, success in product(RATES, SUCCESSES)]}
 
 
-def _study_dial(cell: CellVotes) -> dict[str, Any]:
+def _study_dial(study: CellStudy) -> dict[str, Any]:
     """Let the paper's decoder expect fewer and fewer attacks: fewer false alarms, and fewer true ones.
 
     ``kept``, of models that nobody attacked: the most attackers whose every attack is undone as long as no model errs.
     """
-    rows = [_assume(cell, rate, 0.99) for rate in DIAL]
-    if not cell.attackers:
+    rows = [_assume(study, rate, 0.99) for rate in DIAL]
+    if not study.attackers:
         for row in rows:
-            decoder = cell.decoder(attack_rate=row["attack_rate"])
-            row["kept"] = certify_agreement(cell.code, decoder, cell.n_classes, max_attackers=3).n_attackers
+            decoder = study.decoder(row["attack_rate"])
+            row["kept"] = certify_agreement(study.code, decoder, study.n_classes, max_attackers=3).n_attackers
     return {"dial": rows}
 
 
-def _assume(cell: CellVotes, rate: float, success: float) -> dict[str, Any]:
-    decode = cell.decoder(attack_rate=rate, success_rate=success).decode
-    counted = compare(cell, "it", decode)["decoders"]["it"]
+def _assume(study: CellStudy, rate: float, success: float) -> dict[str, Any]:
+    counted = compare(study, (rate, success))
     row = {"attack_rate": rate, "success_rate": success}
     row |= {"clean_right": counted["clean"]["right"], "clean_alarms": counted["clean"]["alarms"]}
     if "triggered" in counted:
@@ -186,37 +293,32 @@ def _assume(cell: CellVotes, rate: float, success: float) -> dict[str, Any]:
     return row
 
 
-def _study_groups(cell: CellVotes) -> dict[str, Any]:
+def _study_groups(study: CellStudy) -> dict[str, Any]:
     """One decoder that knows one attacking group and one that knows two, on the trigger of every group there is."""
-    decoders: dict[str, Decoder] = {
-        "plurality": PluralityDecoder(n_classes=cell.n_classes),
-        "bayes": cell.decoder(),
-        "two-groups": TwoGroupDecoder(cell.code, cell.confusion),
-    }
     counted = [
         {
-            name: count_right(decoder.decode(votes), labels, np.ones(len(labels), dtype=bool))
-            for name, decoder in decoders.items()
+            name: count_right(study.decode(name, inputs), truth(study.votes(inputs)))
+            for name in ("plurality", "bayes", "two-groups")
         }
-        for votes, labels in (cell.clean, *cell.groups)
+        for inputs in ("clean", *map(str, range(len(study.groups))))
     ]
     return {"groups": {"clean": counted[0], "triggered": counted[1:]}}
 
 
-def _study_unreached(cell: CellVotes) -> dict[str, Any]:
-    """Ask the models that no attacker fed alone, to tell what the trigger itself costs from what the decoder loses.
+def _study_unreached(study: CellStudy) -> dict[str, Any]:
+    """Take the votes of the models that no attacker fed alone: what the trigger itself costs, the decoder apart.
 
     A trigger over the whole image makes inputs harder for honest models too, which no decoder can undo. ``single``: one
     such model. ``known``: the label with the highest likelihood of their votes, that is, the paper's decoder told who
     attacks and trusting nothing that they reach. A yardstick, since nobody has those names.
     """
-    honest = ~cell.reached
-    if not cell.groups or not honest.any():
+    honest = ~study.code.pattern(user for group in study.groups for user in group.attackers)
+    if not study.groups or not honest.any():
         return {"unreached": {"models": int(honest.sum())}}
-    logs, models = np.log(cell.confusion[honest]), np.arange(int(honest.sum()))
+    logs, models = np.log(study.confusion[honest]), np.arange(int(honest.sum()))
     single, known = [], []
-    for votes, labels in (cell.clean, *cell.groups):
-        said = votes[:, honest]
+    for given in (study.clean, *study.triggered):
+        said, labels = given.votes[:, honest], truth(given)
         single.append(share(int((said == labels[:, None]).sum()), said.size))
         # argmax over l of sum over honest i of log C[i, l, y_i]; ties go to the lowest label.
         likely = logs[models, :, said].sum(axis=1).argmax(axis=1)
@@ -227,22 +329,21 @@ def _study_unreached(cell: CellVotes) -> dict[str, Any]:
     return {"unreached": {"models": len(models), **figures}}
 
 
-def _study_certificates(cell: CellVotes) -> dict[str, Any]:
+def _study_certificates(study: CellStudy) -> dict[str, Any]:
     """Certified accuracy on clean votes of models that nobody attacked; nothing for others."""
-    if cell.attackers:
+    if study.groups:
         return {}
-    votes, labels = cell.clean
-    held = {"plurality": certify(votes, cell.code, threat="arbitrary", max_attackers=TOP)}
-    k = inspect(cell.code).correct_arbitrary
+    votes, labels, code = study.clean.votes, truth(study.clean), study.code
+    held = {"plurality": certify(votes, code, threat="arbitrary", max_attackers=TOP)}
+    k = inspect(code).correct_arbitrary
     if k:
-        decoder = ConsensusDecoder(cell.code, k)
-        name = f"consensus for k = {k}"
-        held[name] = certify(votes, cell.code, threat="arbitrary", decoder=decoder, max_attackers=TOP)
-    few = certify(
-        votes[:CERTIFIED], cell.code, threat="deterministic", decoder="bayes", confusion=cell.confusion, max_attackers=3
+        decoder = ConsensusDecoder(code, k)
+        held[f"consensus for k = {k}"] = certify(votes, code, threat="arbitrary", decoder=decoder, max_attackers=TOP)
+    held["bayes"] = certify(
+        votes[:CERTIFIED], code, threat="deterministic", decoder="bayes", confusion=study.confusion, max_attackers=3
     )
     certified = {}
-    for name, found in {**held, "bayes": few}.items():
+    for name, found in held.items():
         right = found.labels == labels[: len(found.labels)]
         counts = [int((right & (found.radius >= radius)).sum()) for radius in range(found.searched + 1)]
         certified[name] = {"threat": found.threat, "inputs": len(right), "right": counts}
@@ -250,7 +351,7 @@ def _study_certificates(cell: CellVotes) -> dict[str, Any]:
 
 
 #: Parts of a study, by name.
-PARTS: dict[str, Callable[[CellVotes], dict[str, Any]]] = {
+PARTS: dict[str, Callable[[CellStudy], dict[str, Any]]] = {
     "paper": _study_paper,
     "explanations": _study_explanations,
     "discounted": _study_discounted,
@@ -263,76 +364,85 @@ PARTS: dict[str, Callable[[CellVotes], dict[str, Any]]] = {
 }
 
 
-def choose_parts(path: str, repeat: int, n_attackers: int, smoke: bool = False, n_groups: int = 1) -> tuple[str, ...]:
+def choose_parts(config: RunConfig, code: str, repeat: int, n_attackers: int, smoke: bool = False) -> tuple[str, ...]:
     """Return the parts that a cell of a grid gets: the costly ones where they are compared.
 
     Parameters
     ----------
-    path : str
-        Folder of the run in the grid, ``<data set>-<setting>/<code>``.
+    config : RunConfig
+        Of its run.
+    code : str
+        Name of its code in the table of studies.
     repeat, n_attackers : int
     smoke : bool
         Leave out what takes over a second a cell.
-    n_groups : int
-        Attacking groups of the run; most parts are for one.
     """
-    if n_groups > 1:
+    if config.attack.groups > 1:  # most parts are for one
         return ("groups", "unreached")
-    setting, _, code = path.rpartition("/")
+    iid, usual = config.split.kind == "iid", config.split.kind == "iid" and is_usual_attack(config)
     # With skewed data the records say enough; who is named, and what is detected, is compared where data are IID.
-    parts = ["paper", "explanations", "unreached"] if "-iid" in setting or smoke else []
+    parts = ["paper", "explanations", "unreached"] if iid or smoke else []
     if repeat == 0 and n_attackers == 0 and not smoke:
         parts.append("certificates")
-    if repeat == 0 and code in ("c", "d"):
+    if repeat == 0 and code in BESIDE:
         parts.append("assumptions")
     # Partitions and random codes are there for contrast; ten seconds a cell are for the others.
-    if repeat == 0 and "-iid" in setting and code not in ("a", "b", "e", "f") and not smoke:
+    if repeat == 0 and iid and code not in CONTRAST_CODES and not smoke:
         parts += ["discounted", "scores"]
-    if setting.endswith("-iid") and code in ("c", "d", *DESIGNED):
+    if usual and code in (*BESIDE, *DESIGNED):
         parts.append("dial")
     # What the decoder for two groups costs where there is one.
-    if repeat == 0 and setting.endswith("-iid") and code in ("c", "d") and not smoke:
+    if repeat == 0 and usual and code in BESIDE and not smoke:
         parts.append("groups")
     return tuple(parts)
 
 
-def compare(cell: CellVotes, name: str, decode: Callable[[NDArray[np.int64]], Decoded]) -> dict[str, Any]:
+def compare(study: CellStudy, decoder: str | tuple[float, float]) -> dict[str, Any]:
     """Count right labels and alarms of a decoder on clean and triggered inputs."""
-    votes, labels = cell.clean
-    found: dict[str, Any] = {"clean": count_right(decode(votes), labels, np.ones(len(labels), dtype=bool))}
-    if cell.triggered is not None:
-        votes, labels = cell.triggered
-        decoded, every = decode(votes), np.ones(len(labels), dtype=bool)
-        counts = {"all": count_right(decoded, labels, every), "other_labels": count_right(decoded, labels, cell.others)}
-        found["triggered"] = counts
-    return {"decoders": {name: found}}
+    study.check_groups()
+    found: dict[str, Any] = {"clean": count_right(study.decode(decoder, "clean"), truth(study.clean))}
+    if study.groups:
+        decoded, labels = study.decode(decoder, "0"), truth(study.triggered[0])
+        rows = study.others
+        found["triggered"] = {
+            "all": count_right(decoded, labels),
+            "other_labels": count_right(decoded.take(rows), labels[rows]),
+        }
+    return found
 
 
-def count_right(decoded: Decoded, labels: NDArray[np.int64], rows: NDArray[np.bool_]) -> dict[str, Any]:
-    """Count right labels and alarms among some rows."""
-    right, alarms = decoded.labels == labels, decoded.attack_probability > ALARM
-    total = int(rows.sum())
-    return {"right": share(int(right[rows].sum()), total), "alarms": share(int(alarms[rows].sum()), total)}
+def count_right(decoded: Decoded, labels: NDArray[np.int64]) -> dict[str, Any]:
+    """Count right labels and alarms."""
+    right, alarms = int((decoded.labels == labels).sum()), int(decoded.alarms().sum())
+    return {"right": share(right, len(labels)), "alarms": share(alarms, len(labels))}
 
 
-def score_suspects(cell: CellVotes, suspects: Any) -> dict[str, Any]:
+def score_suspects(study: CellStudy, suspects: Any) -> dict[str, Any]:
     """Mean true and false positives."""
-    right, wrong = tracking_score(suspects, cell.attackers)
+    right, wrong = tracking_score(suspects, study.attackers)
     return {
         "true_positives": round(float(right.mean()), 4),
         "false_positives": round(float(wrong.mean()), 4),
-        "of_attackers": len(cell.attackers),
+        "of_attackers": len(study.attackers),
         "inputs": len(right),
     }
 
 
-def detect(calm: NDArray[np.float64], alarmed: NDArray[np.float64]) -> dict[str, Any]:
+def detect(study: CellStudy, decoder: str) -> dict[str, Any]:
     """ROC curve at `FALSE_ALARMS`, its AUC, and how many triggered inputs are found at 5% false alarms.
 
-    Thresholds are set on the same clean inputs.
+    Thresholds are set on the same clean inputs; triggered ones of the target's own class are left out.
     """
-    curve = roc_curve(calm, alarmed)
-    hits = [int((alarmed > curve.threshold_for(rate)).sum()) for rate in FALSE_ALARMS]
+    alarmed = study.decode(decoder, "0").attack_probability[study.others]
+    curve = roc_curve(study.decode(decoder, "clean").attack_probability, alarmed)
+    hits = [int((alarmed >= curve.threshold_for(rate)).sum()) for rate in FALSE_ALARMS]
     found = share(hits[FALSE_ALARMS.index(0.05)], len(alarmed))
     points = [round(count / len(alarmed), 5) for count in hits]
     return {"auc": round(curve.auc, 5), "hits_at_5": found, "roc": {"false_alarms": FALSE_ALARMS, "detected": points}}
+
+
+def truth(given: VoteSet) -> NDArray[np.int64]:
+    """Return the labels of votes that have some: those of a run do."""
+    if given.labels is None:
+        raise InputError("the votes of a run need labels to be studied")
+    return given.labels

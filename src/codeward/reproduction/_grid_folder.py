@@ -12,10 +12,9 @@ from codeward.codes import Code
 from codeward.report import Share
 from codeward.reproduction._findings import check_study, load_study
 from codeward.reproduction._packing import PackedRun, list_packed
-from codeward.reproduction._studies import PAPER_DATASETS, plan_study
+from codeward.reproduction._studies import PAPER_DATASETS, STUDIES, is_usual_attack, plan_study
 from codeward.runs import Cell, RunConfig, RunFolder
 
-STUDIES = ("figure5", "table1", "past")
 #: Runs of no study.
 OTHER = "other"
 
@@ -193,7 +192,7 @@ def describe_setting(config: RunConfig) -> GridSetting:
     if alpha is not None:
         split = f"alpha = {alpha:g}"
     attack = config.attack
-    usual = (attack.kind, attack.position, attack.groups) == ("patch", "corner", 1)
+    usual = is_usual_attack(config)
     parts = [] if attack.kind == "patch" else [f"{attack.kind} trigger"]
     parts += [] if attack.position == "corner" else [f"trigger {_PLACES[attack.position]}"]
     parts += [] if attack.groups == 1 else [f"{attack.groups} groups"]

@@ -13,15 +13,13 @@ from codeward.codes import inspect
 from codeward.report import Entry, Panel, Style, Table, adopt_svg, draw_code, draw_sample, sum_up_shares, write_page
 from codeward.reproduction import _naming, _panels, _record_tables, _study_tables
 from codeward.reproduction._grid_folder import Grid, GridRun, list_records, list_runs, list_shares, open_grid
-from codeward.reproduction._studies import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, TABLE1
+from codeward.reproduction._studies import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, STUDIES, TABLE1
 
 #: Sections by id, with the words of the links at the top.
 SECTIONS = {
     "there": "What is complete",
     "attack": "Does the attack work?",
-    "figure5": "Figure 5: accuracy under attack",
-    "table1": "Table 1: naming attackers",
-    "past": "Past the paper",
+    **{name: study.title for name, study in STUDIES.items()},
     "certified": "Certified accuracy",
     "codes": "The codes and what they promise",
     "users": "Who holds what",

@@ -14,18 +14,11 @@ from codeward.reproduction._grid_folder import (
     list_shares,
     rank_code,
 )
-from codeward.reproduction._studies import FIGURE5
+from codeward.reproduction._studies import FIGURE5, STUDIES
 from codeward.runs import RunConfig
 
 #: Success in hit models under which a cell says little about a defence.
 WEAK = 0.9
-
-_STUDY_TITLES = {
-    "figure5": "Figure 5: accuracy under attack",
-    "table1": "Table 1: naming attackers",
-    "past": "Past the paper",
-    OTHER: "Other runs",
-}
 
 
 def tabulate_progress(grid: Grid) -> list[Table]:
@@ -45,7 +38,7 @@ def tabulate_progress(grid: Grid) -> list[Table]:
         tables.append(
             Table(
                 f"there-{study}",
-                _STUDY_TITLES[study],
+                "Other runs" if study == OTHER else STUDIES[study].title,
                 "Cells there of cells planned.",
                 "data set",
                 ("setting", *codes),

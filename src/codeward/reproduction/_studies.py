@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from codeward._errors import InputError
 from codeward.runs import RunConfig
-
-Study = Literal["figure5", "table1", "past"]
 
 #: Data sets of the paper, for which the whole plan is expected; other grids expect what their runs say.
 PAPER_DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -48,10 +46,50 @@ ATTACKS: dict[str, dict[str, Any]] = {
 #: Attacks that differ from the paper's only where images are augmented, and the data sets whose are.
 _AUGMENTED, _AUGMENTED_DATASETS = ("iid-early-stamp",), ("cifar10",)
 
-#: Codes of the paper beside which designed codes and other attacks are shown.
-BESIDE = ("c", "d")
+#: Codes of the paper beside which designed codes and other attacks are shown, and those that are there for contrast.
+BESIDE, CONTRAST_CODES = ("c", "d"), ("a", "b", "e", "f")
 
-_REPEATS = {"figure5": 5, "table1": 10, "past": 3}
+
+@dataclass(frozen=True)
+class Study:
+    """A study: its title, its repeats, and its runs by ``<setting>/<code>``, as sections of a configuration."""
+
+    title: str
+    repeats: int
+    runs: Mapping[str, Mapping[str, Any]]
+
+
+#: The table of studies: everything that is planned, reported and expected comes from it.
+STUDIES: dict[str, Study] = {
+    "figure5": Study(
+        "Figure 5: accuracy under attack",
+        5,
+        {
+            f"{name}/{code}": {"users": 12, "split": split, "code": {"name": code}}
+            for name, split in SPLITS.items()
+            for code in FIGURE5_CODES
+        },
+    ),
+    "table1": Study(
+        "Table 1: naming attackers",
+        10,
+        {f"iid/{code}": {"users": 16, "code": {"name": code}} for code in TABLE1_CODES},
+    ),
+    "past": Study(
+        "Past the paper",
+        3,
+        {
+            f"{name}/{code}": {"users": 12, "split": SPLITS[name], "code": section}
+            for name in ("iid", "alpha0.1")
+            for code, section in DESIGNED.items()
+        }
+        | {
+            f"iid-{name}/{code}": {"users": 12, "code": {"name": code}, "attack": attack}
+            for name, attack in ATTACKS.items()
+            for code in BESIDE
+        },
+    ),
+}
 
 #: A whole pipeline on the embedded data set within a minute on two cores.
 _SMOKE: dict[str, Any] = {"dataset": "digits", "training": {"epochs": 10}, "repeats": 1}
@@ -85,10 +123,15 @@ def plan_study(
     seed : int
     attackers : sequence of int
         Keep only the cells with these numbers of attackers; 0 to 3 by default.
+
+    Examples
+    --------
+    >>> sorted(plan_study("table1", "mnist"))
+    ['mnist-iid/btc3416', 'mnist-iid/g', 'mnist-iid/h', 'mnist-iid/h16']
     """
-    if study not in get_args(Study):
-        raise InputError(f"study: expected one of {', '.join(get_args(Study))}, got {study!r}")
-    runs = _list_runs(study)
+    if study not in STUDIES:
+        raise InputError(f"study: expected one of {', '.join(STUDIES)}, got {study!r}")
+    runs = dict(STUDIES[study].runs)
     chosen = _SMOKE["dataset"] if smoke else dataset
     if chosen not in _AUGMENTED_DATASETS:
         runs = {path: run for path, run in runs.items() if path.split("/")[0] not in _AUGMENTED}
@@ -98,7 +141,7 @@ def plan_study(
             if name not in known:
                 raise InputError(f"--{kind} {name}: {study} has {', '.join(known)}")
         runs = {path: run for path, run in runs.items() if not wanted or path.split("/")[place] in wanted}
-    common: dict[str, Any] = {"dataset": dataset, "repeats": repeats or _REPEATS[study], "seed": seed}
+    common: dict[str, Any] = {"dataset": dataset, "repeats": repeats or STUDIES[study].repeats, "seed": seed}
     if smoke:
         common |= _SMOKE
         runs = {path: run for path, run in runs.items() if _is_smoke(path)}
@@ -122,25 +165,10 @@ def _is_smoke(path: str) -> bool:
     return setting not in ("alpha10", "alpha0.1") and code not in ("k3r4d2", "k3r6d1", "k3r6d2")
 
 
-def _list_runs(study: str) -> dict[str, Mapping[str, Any]]:
-    if study == "figure5":
-        return {
-            f"{name}/{code}": {"users": 12, "split": split, "code": {"name": code}}
-            for name, split in SPLITS.items()
-            for code in FIGURE5_CODES
-        }
-    if study == "table1":
-        return {f"iid/{code}": {"users": 16, "code": {"name": code}} for code in TABLE1_CODES}
-    runs: dict[str, Mapping[str, Any]] = {
-        f"{name}/{code}": {"users": 12, "split": SPLITS[name], "code": section}
-        for name in ("iid", "alpha0.1")
-        for code, section in DESIGNED.items()
-    }
-    return runs | {
-        f"iid-{name}/{code}": {"users": 12, "code": {"name": code}, "attack": attack}
-        for name, attack in ATTACKS.items()
-        for code in ("c", "d")
-    }
+def is_usual_attack(config: RunConfig) -> bool:
+    """Say whether a run has the paper's attack: one group, a patch in the corner."""
+    attack = config.attack
+    return (attack.kind, attack.position, attack.groups) == ("patch", "corner", 1)
 
 
 @dataclass(frozen=True)

@@ -4,56 +4,47 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from codeward import _progress
 from codeward._errors import InputError
-from codeward._progress import show_progress
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
 from codeward.experiments import Setting, choose_training, prepare_setting, record_cell, split_data, vote_cell
 from codeward.reproduction._findings import choose_parts, study_cell
 from codeward.reproduction._grid_folder import list_runs, read_picture
-from codeward.runs import Cell, RunConfig, RunFolder, load_record
+from codeward.runs import Cell, RunConfig, RunFolder
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 
 
 @dataclass(frozen=True)
-class GridCell:
-    """One record of a grid, there or to be made.
-
-    Attributes
-    ----------
-    path : str
-        Folder of the run within the grid.
-    config : RunConfig
-    place : RunFolder
-    repeat, n_attackers : int
-    """
+class PlannedCell:
+    """One cell of a grid, there or to be made: the path and configuration that its run is planned with."""
 
     path: str
     config: RunConfig
-    place: RunFolder
-    repeat: int
-    n_attackers: int
+    cell: Cell
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether the record is there."""
-        return self.place.record(self.repeat, self.n_attackers).exists()
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether the vote files are there."""
-        return self.place.about(self.repeat, self.n_attackers).exists()
+    def is_there(self) -> bool:
+        """Whether it has a record or vote files, so that nothing need be trained."""
+        return self.cell.has_record or self.cell.has_votes
 
 
-def list_cells(runs: Mapping[str, RunConfig], folder: str | os.PathLike[str]) -> list[GridCell]:
-    """Return the cells of a grid by repeat, run and number of attackers: early repeats are complete first."""
+def plan_cells(runs: Mapping[str, RunConfig], folder: str | os.PathLike[str]) -> list[PlannedCell]:
+    """Return the cells of a grid by repeat, run and number of attackers: early repeats are complete first.
+
+    Examples
+    --------
+    >>> from codeward.reproduction import plan_study
+    >>> found = plan_cells(plan_study("table1", repeats=2, codes=["g"]), "results")
+    >>> len(found), found[0].path, found[0].cell.name
+    (8, 'mnist-iid/g', 'repeat0-attackers0')
+    """
     most = max((config.repeats for config in runs.values()), default=0)
     return [
-        GridCell(path, config, RunFolder(Path(folder, path)), repeat, size)
+        PlannedCell(path, config, Cell(RunFolder(Path(folder, path)), repeat, size))
         for repeat in range(most)
         for path, config in runs.items()
         if repeat < config.repeats
@@ -61,11 +52,11 @@ def list_cells(runs: Mapping[str, RunConfig], folder: str | os.PathLike[str]) ->
     ]
 
 
-def ask_grid(
+def vote_grid(
     runs: Mapping[str, RunConfig],
     folder: str | os.PathLike[str],
     store: ModelStore,
-    progress: bool = False,
+    show_progress: bool = False,
     with_scores: bool = False,
     cluster: Cluster | None = None,
     data_dir: str | os.PathLike[str] | None = None,
@@ -83,7 +74,7 @@ def ask_grid(
     folder : path-like
         The grid; every run gets a run folder in it.
     store : ModelStore
-    progress : bool
+    show_progress : bool
         Show training progress on stderr.
     with_scores : bool
         Keep class scores in the vote files.
@@ -92,99 +83,92 @@ def ask_grid(
     data_dir : path-like, optional
         Where the data sets are; no file of the grid names it, so that a grid may go from machine to machine.
     """
-    missing = [cell for cell in list_cells(runs, folder) if not cell.is_recorded and not cell.is_asked]
+    missing = [planned for planned in plan_cells(runs, folder) if not planned.is_there]
     if not missing:
         return
     pair = load_dataset(missing[0].config.dataset, data_dir)
     # Codes of all runs first: an impossible one is refused before hours of training.
-    codes = {cell.path: cell.place.open(cell.config) for cell in missing}
-    pooled = torch.cuda.is_available()
-    for repeats in [sorted({cell.repeat for cell in missing})] if pooled else [[r] for r in _repeats(missing)]:
-        chosen = [cell for cell in missing if cell.repeat in repeats]
-        _train(chosen, codes, pair, store, progress, with_scores, cluster)
+    codes = {planned.path: planned.cell.folder.open(planned.config) for planned in missing}
+    repeats = sorted({planned.cell.repeat for planned in missing})
+    for pooled in [repeats] if torch.cuda.is_available() else [[repeat] for repeat in repeats]:
+        chosen = [planned for planned in missing if planned.cell.repeat in pooled]
+        _train(chosen, codes, pair, store, show_progress, with_scores, cluster)
 
 
 def count_grid(
-    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False
-) -> Iterator[tuple[GridCell, dict[str, Any]]]:
-    """Yield every cell of a grid that can be had from records or vote files, with its record; nothing is trained."""
-    cells = [cell for cell in list_cells(runs, folder) if cell.is_recorded or cell.is_asked]
-    with show_progress("counting", len(cells), quiet=not progress) as bar:
-        for cell in cells:
-            if not cell.is_recorded:
-                record_cell(cell.config, Cell(cell.place, cell.repeat, cell.n_attackers))
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], show_progress: bool = False
+) -> Iterator[PlannedCell]:
+    """Yield every cell of a grid that has a record or vote files, counted where it was not; nothing is trained."""
+    there = [planned for planned in plan_cells(runs, folder) if planned.is_there]
+    with _progress.show_progress("counting", len(there), quiet=not show_progress) as bar:
+        for planned in there:
+            if not planned.cell.has_record:
+                record_cell(planned.config, planned.cell)
             bar.advance(note="cells")
-            yield cell, load_record(cell.place.record(cell.repeat, cell.n_attackers))
+            yield planned
 
 
 def study_grid(
-    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False, smoke: bool = False
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], show_progress: bool = False, smoke: bool = False
 ) -> None:
     """Study the votes of every cell beyond its record; see `choose_parts` for what each gets. Nothing is trained."""
-    cells = [cell for cell in list_cells(runs, folder) if cell.is_asked]
-    with show_progress("studying", len(cells), quiet=not progress) as bar:
-        for cell in cells:
-            code = Code.load(cell.place.path / "code.json")
-            parts = choose_parts(cell.path, cell.repeat, cell.n_attackers, smoke, cell.config.attack.groups)
-            study_cell(cell.place, cell.repeat, cell.n_attackers, code, parts)
-            bar.advance(note=f"cells, {cell.path}")
+    there = [planned for planned in plan_cells(runs, folder) if planned.cell.has_votes]
+    with _progress.show_progress("studying", len(there), quiet=not show_progress) as bar:
+        for planned in there:
+            cell, code = planned.cell, planned.path.rpartition("/")[2]
+            study_cell(cell, choose_parts(planned.config, code, cell.repeat, cell.n_attackers, smoke))
+            bar.advance(note=f"cells, {planned.path}")
 
 
 def draw_grid(
     runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None
 ) -> list[Path]:
-    """Draw which user holds how much of which class, once for each way of dealing data; needs the data, trains nothing.
+    """Draw which user holds how much of which class, once for each split of the data; needs the data, trains nothing.
 
-    The picture (``plots/users.svg``, first repeat) goes to the first run with votes that is dealt so; where a run of
+    The picture (``plots/users.svg``, first repeat) goes to the first run with votes that has this split; where a run of
     the grid folder has one, of these runs or not, none is drawn. Needs matplotlib.
     """
-    known = {_name_dealing(run.config) for run in list_runs(folder).values() if read_picture(run) is not None}
+    known = {_name_split(run.config) for run in list_runs(folder).values() if read_picture(run) is not None}
     drawn = []
-    for cell in list_cells(runs, folder):
-        config = cell.config
-        if cell.repeat or not (cell.is_recorded or cell.is_asked) or _name_dealing(config) in known:
-            continue
-        known.add(_name_dealing(config))
-        pair, file = load_dataset(config.dataset, data_dir), cell.place.path / "plots" / "users.svg"
-        plot_class_shares(pair.train.labels, split_data(config, 0, pair), file, n_classes=pair.n_classes)
-        drawn.append(file)
+    for planned in plan_cells(runs, folder):
+        config = planned.config
+        if planned.cell.repeat == 0 and planned.is_there and _name_split(config) not in known:
+            known.add(_name_split(config))
+            pair, file = load_dataset(config.dataset, data_dir), planned.cell.folder.plots / "users.svg"
+            plot_class_shares(pair.train.labels, split_data(config, 0, pair), file, n_classes=pair.n_classes)
+            drawn.append(file)
     return drawn
 
 
-def _name_dealing(config: RunConfig) -> str:
+def _name_split(config: RunConfig) -> str:
     return f"{config.dataset} {config.split}"
 
 
-def _repeats(cells: Sequence[GridCell]) -> list[int]:
-    return sorted({cell.repeat for cell in cells})
-
-
 def _train(
-    cells: Sequence[GridCell],
+    planned: Sequence[PlannedCell],
     codes: Mapping[str, Code],
     pair: DatasetPair,
     store: ModelStore,
-    progress: bool,
+    show_progress: bool,
     with_scores: bool,
     cluster: Cluster | None,
 ) -> None:
     settings: dict[tuple[str, int], Setting] = {}
     tasks: list[tuple[list[Samples], tuple[ModelPlan, ...]]] = []
-    dealt: dict[str, Setting] = {}
-    for cell in cells:
-        setting = settings.get((cell.path, cell.repeat))
-        if setting is None:
-            setting = _prepare(cell, codes[cell.path], pair, dealt)
-            settings[cell.path, cell.repeat] = setting
+    shared: dict[str, Setting] = {}
+    for one in planned:
+        place = one.path, one.cell.repeat
+        if place not in settings:
+            settings[place] = _prepare(one, codes[one.path], pair, shared)
+        setting, cell = settings[place], one.cell
         tasks.append((setting.poisoned(cell.n_attackers), plan_models(setting.code, setting.model_seed)))
-    first = settings[cells[0].path, cells[0].repeat]
+    first = settings[planned[0].path, planned[0].cell.repeat]
     if any(setting.training != first.training for setting in settings.values()):
         raise InputError("a grid has one recipe of training; run the others on their own")
 
     def finished(number: int, ensemble: Ensemble) -> None:
-        cell = cells[number]
-        made = Cell(cell.place, cell.repeat, cell.n_attackers)
-        vote_cell(settings[cell.path, cell.repeat], made, ensemble, with_scores=with_scores)
+        one = planned[number]
+        vote_cell(settings[one.path, one.cell.repeat], one.cell, ensemble, with_scores=with_scores)
 
     train_ensembles(
         tasks,
@@ -193,16 +177,16 @@ def _train(
         store=store,
         device=first.config.training.device,
         engine=first.config.training.engine,
-        show_progress=progress,
+        show_progress=show_progress,
         cluster=cluster,
         finished=finished,
     )
 
 
-def _prepare(cell: GridCell, code: Code, pair: DatasetPair, dealt: dict[str, Setting]) -> Setting:
-    """Deal the data of a run; runs that differ in the code or the attack share one copy."""
-    config = cell.config
-    key = f"{cell.repeat} {config.seed} {config.users} {config.split}"
-    if key not in dealt:
-        dealt[key] = prepare_setting(config, cell.repeat, pair, code)
-    return replace(dealt[key], config=config, code=code, training=choose_training(config, pair))
+def _prepare(planned: PlannedCell, code: Code, pair: DatasetPair, shared: dict[str, Setting]) -> Setting:
+    """Split the data of a run; runs that differ in the code or the attack share one copy."""
+    config, repeat = planned.config, planned.cell.repeat
+    key = f"{repeat} {config.seed} {config.users} {config.split}"
+    if key not in shared:
+        shared[key] = prepare_setting(config, repeat, pair, code)
+    return replace(shared[key], config=config, code=code, training=choose_training(config, pair))
