@@ -39,7 +39,7 @@ def grid(tmp_path_factory):
 
 def test_a_grid_is_a_folder_of_run_folders_with_the_records_of_codeward_run(grid, tmp_path):
     folder, plan, counted = grid
-    assert [cell.path for cell, _ in counted] == ["digits-iid/b"] * 2 + ["digits-iid/d"] * 2
+    assert [planned.path for planned in counted] == ["digits-iid/b"] * 2 + ["digits-iid/d"] * 2
     alone = list(run_experiment(plan["digits-iid/d"], tmp_path / "d"))
     shared = load_records(folder / "digits-iid/d")
     for one, other in zip(alone, shared, strict=True):
@@ -74,8 +74,8 @@ def test_records_come_from_vote_files_alone(grid, tmp_path, monkeypatch):
     monkeypatch.setattr("codeward.experiments._setting.load_dataset", None)  # nothing may load data
     monkeypatch.setattr("codeward.reproduction._sweep.load_dataset", None)
     again = [planned.cell.record for planned in count_grid(plan, copy)]
-    for one, (_, other) in zip(again, counted, strict=True):
-        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    for one, other in zip(again, counted, strict=True):
+        assert {**one, "seconds": 0} == {**other.cell.record, "seconds": 0}
 
 
 def test_more_repeats_and_attackers_go_into_the_same_folder(grid, tmp_path):

@@ -31,6 +31,10 @@ class PlannedCell:
         """Whether it has a record or vote files, so that nothing need be trained."""
         return self.cell.has_record or self.cell.has_votes
 
+    def reopen(self) -> Cell:
+        """Return the cell anew: what it reads goes with it, so that a grid's votes are not all held at once."""
+        return Cell(self.cell.folder, self.cell.repeat, self.cell.n_attackers)
+
 
 def plan_cells(runs: Mapping[str, RunConfig], folder: str | os.PathLike[str]) -> list[PlannedCell]:
     """Return the cells of a grid by repeat, run and number of attackers: early repeats are complete first.
@@ -103,7 +107,7 @@ def count_grid(
     with _progress.show_progress("counting", len(there), quiet=not show_progress) as bar:
         for planned in there:
             if not planned.cell.has_record:
-                record_cell(planned.config, planned.cell)
+                record_cell(planned.config, planned.reopen())
             bar.advance(note="cells")
             yield planned
 
@@ -115,7 +119,7 @@ def study_grid(
     there = [planned for planned in plan_cells(runs, folder) if planned.cell.has_votes]
     with _progress.show_progress("studying", len(there), quiet=not show_progress) as bar:
         for planned in there:
-            cell, code = planned.cell, planned.path.rpartition("/")[2]
+            cell, code = planned.reopen(), planned.path.rpartition("/")[2]
             study_cell(cell, choose_parts(planned.config, code, cell.repeat, cell.n_attackers, smoke))
             bar.advance(note=f"cells, {planned.path}")
 
