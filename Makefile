@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: run test test-slow lint format bench clean
+.PHONY: run test test-slow lint format bench mutate clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,10 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Do the tests notice small changes to what is proved? About an hour on one core; not part of CI.
+mutate: $(STAMP)
+	$(BIN)/python -m benchmarks.mutate
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

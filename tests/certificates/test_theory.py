@@ -28,7 +28,7 @@ def test_propositions_are_numbered_in_order():
 def test_every_proposition_names_its_function_and_a_test_that_exist(number):
     body = STATED[number]
     assert "*Proof.*" in body
-    functions, tests = re.search(r"\*Function\*: (.*?)\. \*Test\*: (.*?)\.\n", body, re.DOTALL).groups()
+    functions, tests = re.search(r"\*Function\*:\s(.*?)\.\s\*Test\*:\s(.*?)\.\n", body, re.DOTALL).groups()
     for name in re.findall(r"`([\w.]+)`", functions):
         module, _, attribute = name.rpartition(".")
         assert callable(getattr(importlib.import_module(module), attribute))

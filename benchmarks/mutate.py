@@ -1,0 +1,320 @@
+"""Mutation run: do the tests notice when what is proved is changed? ``make mutate``, not part of CI.
+
+A seeded sample of small changes (comparisons, off by one, and/or, plus/minus, not, min/max, any/all, constants) to the
+functions that decide what is promised. The quick tests of a part are collected once; for each change a process is
+forked, the changed function is put in place of the original in its memory, and the tests run until one fails, with the
+compiler off (NUMBA_DISABLE_JIT=1) and few examples a property. No file is changed. A change that no test notices is
+printed; those that change nothing a test could see are listed with the reason in
+``benchmarks/records/equivalent_mutants.json``.
+
+    python -m benchmarks.mutate [--sample 300] [--seed 0] [--only PART] [--match REGEX] [--show] [-o survivors.json]
+
+Not changed: defaults of arguments, values of modules and classes, and errors raised.
+"""
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+EQUIVALENT = ROOT / "benchmarks" / "records" / "equivalent_mutants.json"
+
+#: Parts by name: the modules (patterns of paths under src/codeward) and the tests that are to notice.
+PARTS: dict[str, tuple[list[str], list[str]]] = {
+    "codes": (
+        ["codes/_properties.py", "codes/_margins.py", "codes/_patterns.py"],
+        ["tests/codes/test_properties.py", "tests/codes/test_paper.py", "tests/certificates/test_theory.py"],
+    ),
+    "decoders": (
+        ["decoding/_bayes.py", "decoding/_plurality.py", "decoding/_consensus.py", "decoding/_groups.py"],
+        [
+            "tests/decoding/test_consensus.py",
+            "tests/decoding/test_bayes.py",
+            "tests/decoding/test_groups.py",
+            "tests/decoding/test_factory.py",
+        ],
+    ),
+    "breakers": (
+        ["certificates/_breakers.py", "certificates/_coverage.py", "certificates/_pointwise.py"],
+        [
+            "tests/certificates/test_classes.py",
+            "tests/certificates/test_certify.py",
+            "tests/certificates/test_published.py",
+            "tests/certificates/test_collective.py",
+            "tests/certificates/test_soundness.py",
+        ],
+    ),
+}
+#: Tests that import torch, read results or take minutes without the compiler.
+LEFT_OUT = (
+    *("every_proposition", "torch_device", "missing_is_said[soft", "real_models", "within_a_minute", "drawn_to"),
+    *("repeated_and_shuffled", "unlikely_hypotheses", "bagging", "sometimes_larger", "collective.py::test_patterns"),
+)
+#: Examples of a property in one run, and how many times the undisturbed run's seconds a mutant gets.
+EXAMPLES, PATIENCE = 15, 5
+
+FLIPPED: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any", "argmin": "argmax", "argmax": "argmin",
+           "minimum": "maximum", "maximum": "minimum"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: the function it is in, in words that outlive line numbers, and the module's changed source tree."""
+
+    part: str
+    module: str
+    scope: str
+    key: str
+    tree: ast.Module
+
+
+def list_mutants(part: str, path: Path) -> Iterator[Mutant]:
+    """Yield every change of one module."""
+    module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    tree = ast.parse(path.read_text())
+    seen: dict[str, int] = {}
+    for place, (node, scope) in enumerate(_walk(tree)):
+        for number in range(len(list(_changes(node))) if (scope and not scope[0].isupper()) or "." in scope else 0):
+            fresh = copy.deepcopy(tree)
+            target = next(found for at, (found, _) in enumerate(_walk(fresh)) if at == place)
+            before = ast.unparse(_statement(node))
+            list(_changes(target))[number]()
+            key = f"{scope}: {before} -> {ast.unparse(_statement(target))}"
+            seen[key] = seen.get(key, 0) + 1
+            yield Mutant(part, module, scope, key if seen[key] == 1 else f"{key} ({seen[key]})", fresh)
+
+
+def _statement(node: ast.AST) -> ast.AST:
+    """Return the expression around a node that is named in the key."""
+    while hasattr(node, "up") and isinstance(node, ast.cmpop | ast.boolop | ast.operator | ast.Constant | ast.Name):
+        node = node.up
+    return node
+
+
+def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Walk over everything that runs, with the name of the function around it; no annotations, no errors raised."""
+
+    def visit(node: ast.AST, scope: str) -> Iterator[tuple[ast.AST, str]]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            scope = f"{scope}.{node.name}" if scope else node.name
+        yield node, scope
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list", "type_params", "defaults", "kw_defaults"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and not isinstance(child, ast.Raise):
+                    child.up = node  # type: ignore[attr-defined]
+                    yield from visit(child, scope)
+
+    yield from visit(tree, "")
+
+
+def _changes(node: ast.AST) -> Iterator[Callable[[], None]]:
+    """Yield functions that change a node in place."""
+    if isinstance(node, ast.Compare):
+        for place, operator in enumerate(node.ops):
+            if type(operator) in FLIPPED:
+                yield partial(node.ops.__setitem__, place, FLIPPED[type(operator)]())
+    elif isinstance(node, ast.BoolOp | ast.BinOp | ast.AugAssign) and type(node.op) in FLIPPED:
+        yield lambda: setattr(node, "op", FLIPPED[type(node.op)]())
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert):
+        yield lambda: _replace(node, node.operand)
+    elif isinstance(node, ast.Call):
+        function = node.func
+        field = "attr" if isinstance(function, ast.Attribute) else "id"
+        if getattr(function, field, None) in SWAPPED:
+            yield lambda: setattr(function, field, SWAPPED[getattr(function, field)])
+    elif isinstance(node, ast.Constant) and not isinstance(getattr(node, "up", None), ast.Expr | ast.JoinedStr):
+        if isinstance(node.value, bool):
+            yield lambda: setattr(node, "value", not node.value)
+        elif isinstance(node.value, int | float):
+            yield lambda: setattr(node, "value", node.value + 1)  # type: ignore[operator]
+            if node.value > 0:
+                yield lambda: setattr(node, "value", node.value - 1)  # type: ignore[operator]
+
+
+def _replace(node: ast.AST, by: ast.AST) -> None:
+    parent: Any = node.up  # type: ignore[attr-defined]
+    for name, value in ast.iter_fields(parent):
+        if value is node:
+            setattr(parent, name, by)
+        elif isinstance(value, list) and node in value:
+            value[value.index(node)] = by
+    by.up = parent  # type: ignore[attr-defined]
+
+
+def put_in_place(mutant: Mutant) -> None:
+    """Give the function that is changed its changed code, wherever it has been imported to."""
+    module = sys.modules[mutant.module]
+    whole = compile(ast.fix_missing_locations(mutant.tree), str(module.__file__), "exec")
+    path = mutant.scope.split(".")
+    found: Any = vars(module)[path[0]]
+    depth = 1
+    if isinstance(found, type):
+        found, depth = vars(found)[path[1]], 2
+    for inner in ("fget", "func", "__func__", "__wrapped__", "py_func"):
+        found = getattr(found, inner, None) or found
+    name = ".".join(path[:depth])
+    found.__code__ = next(code for code in _codes(whole) if code.co_qualname == name)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
+
+
+class _Few:
+    """Fewer examples a property, always the same, and nothing slow."""
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Change the settings of what was collected."""
+        from hypothesis import Phase, settings
+
+        items[:] = [item for item in items if not any(word in item.nodeid for word in LEFT_OUT)]
+        for item in items:
+            inner = getattr(item.obj, "_hypothesis_internal_use_settings", None)
+            if inner is not None:
+                few = min(inner.max_examples, EXAMPLES)
+                quick = settings(
+                    inner, max_examples=few, derandomize=True, deadline=None, database=None, phases=[Phase.generate]
+                )
+                getattr(item.obj, "__func__", item.obj)._hypothesis_internal_use_settings = quick
+
+
+class _Loop:
+    """Runs the collected tests once for every mutant instead of once."""
+
+    def __init__(self, name: str, mutants: list[Mutant], reasons: dict[str, str]) -> None:
+        self.name, self.mutants, self.reasons = name, mutants, reasons
+        self.survivors: list[Mutant] = []
+        self.sound = False
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Fork, change, run; print what happened."""
+        verdict, seconds = _run(session, None, 600)
+        self.sound = verdict == "passed"
+        if not self.sound:
+            return True
+        print(f"{self.name}: {len(self.mutants)} mutants, {len(session.items)} tests, {seconds:.0f} s", flush=True)
+        counts = {"failed": 0, "timeout": 0, "passed": 0, "equivalent": 0}
+        for mutant in self.mutants:
+            verdict = "equivalent"
+            if mutant.key not in self.reasons:
+                verdict, _ = _run(session, mutant, max(10.0, PATIENCE * seconds))
+            counts[verdict] += 1
+            if verdict == "passed":
+                self.survivors.append(mutant)
+                print(f"  survived: {mutant.module} {mutant.key}", flush=True)
+        killed = counts["failed"] + counts["timeout"]
+        share = killed / max(1, killed + counts["passed"])
+        print(
+            f"{self.name}: {killed} killed ({counts['timeout']} by time), {counts['passed']} survived, "
+            f"{counts['equivalent']} equivalent: {share:.1%}",
+            flush=True,
+        )
+        return True
+
+
+def _run(session: Any, mutant: Mutant | None, seconds: float) -> tuple[str, float]:
+    """Run the tests of a session in a forked process; "passed", "failed" or "timeout", and how long it took."""
+    begin = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setsid()
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            if mutant is not None:
+                put_in_place(mutant)
+            for item in session.items:
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+                if session.testsfailed:
+                    break
+            code = int(session.testsfailed > 0)
+        finally:
+            os._exit(code)
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        spent = time.monotonic() - begin
+        if done:
+            return ("passed" if os.waitstatus_to_exitcode(status) == 0 else "failed"), spent
+        if spent > seconds:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "timeout", spent
+        time.sleep(0.02)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Sample, run, report."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--sample", type=int, default=300, help="mutants to try, shared by the parts in proportion")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=list(PARTS), help="one part")
+    parser.add_argument("--match", default="", help="regular expression that the key must contain")
+    parser.add_argument("--show", action="store_true", help="list the sample and stop")
+    parser.add_argument("-o", "--output", type=Path, help="survivors as JSON")
+    given = parser.parse_args(arguments)
+    os.chdir(ROOT)
+    parts = {name: PARTS[name] for name in PARTS if given.only in (None, name)}
+    every = [
+        mutant
+        for name, (globs, _) in parts.items()
+        for path in sorted((SOURCE / "codeward").rglob("*.py"))
+        if any(fnmatch(str(path.relative_to(SOURCE / "codeward")), glob) for glob in globs)
+        for mutant in list_mutants(name, path)
+    ]
+    reasons = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    every = [mutant for mutant in every if re.search(given.match, f"{mutant.module} {mutant.key}")]
+    chosen = random.Random(given.seed).sample(every, min(given.sample, len(every)))
+    chosen.sort(key=lambda mutant: (mutant.part, mutant.module))
+    print(f"{len(chosen)} of {len(every)} mutants, seed {given.seed}")
+    if given.show:
+        for mutant in chosen:
+            print(f"  {mutant.module} {mutant.key}")
+        return 0
+    import pytest
+
+    survivors: list[dict[str, str]] = []
+    for name, (_, tests) in parts.items():
+        loop = _Loop(name, [mutant for mutant in chosen if mutant.part == name], reasons)
+        # Without the compiler NumPy warns where words of 64 bits wrap around.
+        options = ["-q", "-s", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning"]
+        pytest.main([*options, "-m", "not slow", *tests], plugins=[_Few(), loop])
+        if not loop.sound:
+            print(f"{name}: its tests fail without any change")
+            return 1
+        survivors += [{"part": name, "module": mutant.module, "key": mutant.key} for mutant in loop.survivors]
+    if given.output:
+        given.output.write_text(json.dumps(survivors, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    raise SystemExit(main())
