@@ -116,7 +116,7 @@ def test_only_one_place_asks_numba_to_compile():
 
 def test_without_a_folder_to_write_kernels_still_run(tmp_path):
     (tmp_path / "file").write_text("")
-    run = "from codeward.decoding._kernels import log_gain; print(log_gain._cache)"
+    run = "from codeward.decoding._posterior_kernels import log_gain; print(log_gain._cache)"
     for folder in (tmp_path / "file" / "below", tmp_path / "fine"):
         environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "NUMBA_CACHE_DIR": str(folder)}
         subprocess.run([sys.executable, "-c", run], env=environment, check=True, capture_output=True)
@@ -125,7 +125,7 @@ def test_without_a_folder_to_write_kernels_still_run(tmp_path):
 def test_a_removed_folder_is_only_a_miss(tmp_path):
     run = """
 import shutil, sys
-from codeward.decoding._kernels import log_gain
+from codeward.decoding._posterior_kernels import log_gain
 shutil.rmtree(sys.argv[1])
 print(abs(log_gain(-0.5, 0.9) - log_gain.py_func(-0.5, 0.9)) < 1e-12)
 """

@@ -20,7 +20,7 @@ from codeward.decoding import (
     roc_curve,
     tracking_score,
 )
-from codeward.decoding._exact import decode_exact
+from codeward.decoding._reference import decode_exact
 from codeward.reproduction import list_packed
 
 RESULTS = Path(__file__).parents[2] / "results"

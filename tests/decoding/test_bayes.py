@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConfusionModel, VoteModel, estimate_confusion
-from codeward.decoding._exact import decode_exact
-from codeward.decoding._models import CONFUSION_FLOOR
+from codeward.decoding._reference import decode_exact
+from codeward.decoding._vote_models import CONFUSION_FLOOR
 
 
 def draw_code(rng: np.random.Generator, n_models: int, n_users: int, density: float = 0.5) -> Code:

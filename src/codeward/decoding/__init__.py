@@ -1,15 +1,24 @@
 """From votes to a verdict: vote models, decoders, detection, tracking, vote files. Imports torch only when asked to."""
 
 from codeward.decoding._assumptions import Assumptions, uniform_prior
-from codeward.decoding._batch import Pooled, decode_batch, pool_evidence
+from codeward.decoding._batch import Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._bayes import BayesDecoder
-from codeward.decoding._consensus import ConsensusDecoder
-from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, Decoder, VerdictMemory, distinct_rows
-from codeward.decoding._detection import RocCurve, alarm_threshold, roc_curve
-from codeward.decoding._explanation import name_attackers
+from codeward.decoding._decoded import (
+    ALARM,
+    NO_VERDICT,
+    Decoded,
+    Decoder,
+    RocCurve,
+    VerdictMemory,
+    alarm_threshold,
+    distinct_rows,
+    roc_curve,
+    tracking_score,
+)
 from codeward.decoding._factory import DECODERS, make_decoder
-from codeward.decoding._groups import TwoGroupDecoder
-from codeward.decoding._models import (
+from codeward.decoding._two_groups import TwoGroupDecoder
+from codeward.decoding._vote_files import VoteReader, VoteSet, load_scores, load_votes, save_scores, save_votes
+from codeward.decoding._vote_models import (
     ConfusionModel,
     VoteModel,
     check_votes,
@@ -17,10 +26,7 @@ from codeward.decoding._models import (
     estimate_confusion,
     smooth_confusion,
 )
-from codeward.decoding._plurality import PluralityDecoder
-from codeward.decoding._scorefiles import load_scores, save_scores
-from codeward.decoding._tracking import tracking_score
-from codeward.decoding._votes import VoteReader, VoteSet, load_votes, save_votes
+from codeward.decoding._voting import ConsensusDecoder, PluralityDecoder
 
 __all__ = [
     "ALARM",

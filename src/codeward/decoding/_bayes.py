@@ -7,16 +7,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from codeward._cores import share_rows
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
 from codeward.decoding._assumptions import DEFAULTS, check_prior, check_rate
+from codeward.decoding._attacker_sets import AttackerSets, Masses, gather_attacker_sets
 from codeward.decoding._decoded import Decoded, distinct_rows, first_best
-from codeward.decoding._kernels import sum_posterior, tabulate_joint
-from codeward.decoding._masses import Masses
-from codeward.decoding._models import ConfusionModel, VoteModel, check_votes
+from codeward.decoding._posterior_kernels import sum_posterior, tabulate_joint
 from codeward.decoding._pruned import BUDGET, PrunedPosterior
-from codeward.decoding._sets import AttackerSets, gather_attacker_sets
-from codeward.decoding._threads import share_rows
+from codeward.decoding._vote_models import ConfusionModel, VoteModel, check_votes
 
 #: Attacker sets up to which ``method="auto"`` enumerates; beyond it prunes.
 EXACT_SETS = 50_000
@@ -191,7 +190,7 @@ class BayesDecoder:
         model, sets = self.vote_model_, self.sets_
         base = model.log_likelihood(votes)
         if self.device is not None:
-            from codeward.decoding._torch import sum_on_device
+            from codeward.decoding._reference import sum_on_device
 
             return sum_on_device(votes, base, sets, self.success_rate, self.failure_, self.device)
         n_inputs, n_classes = votes.shape[0], model.n_classes

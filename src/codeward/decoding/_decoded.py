@@ -1,8 +1,8 @@
-"""What a decoder answers, and the tie rules all decoders share."""
+"""What a decoder answers, how alarms are told, and how well answers match the truth."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -201,3 +201,88 @@ class VerdictMemory:
             self._rows.update((keys[row], first + place) for place, row in enumerate(new))
             self._known = found if self._known is None else Decoded.concatenate([self._known, found])
         return self._known.take(np.array([self._rows[key] for key in keys], dtype=np.int64)[inverse])
+
+
+@dataclass(frozen=True)
+class RocCurve:
+    """One point per distinct threshold; an input is an alarm when its attack probability is *above* the threshold.
+
+    Attributes
+    ----------
+    fpr, tpr : ndarray of float64, shape (K,)
+        Share of the clean inputs flagged (false alarms) and of the triggered ones (detections), rising from 0 to 1.
+    thresholds : ndarray of float64, shape (K,)
+        Falling to minus infinity (always an alarm).
+    """
+
+    fpr: NDArray[np.float64]
+    tpr: NDArray[np.float64]
+    thresholds: NDArray[np.float64]
+
+    @property
+    def auc(self) -> float:
+        """Area under the curve: Pr(a triggered input scores above a clean one), ties counted half."""
+        return float(np.trapezoid(self.tpr, self.fpr))
+
+    def threshold_for(self, false_alarm_rate: float) -> float:
+        """Lowest threshold whose share of false alarms is at most ``false_alarm_rate``."""
+        if not 0 <= false_alarm_rate <= 1:
+            raise InputError(f"false alarm rate must be in 0..1, got {false_alarm_rate}")
+        return float(self.thresholds[np.flatnonzero(self.fpr <= false_alarm_rate)[-1]])
+
+
+def roc_curve(attack_probability_clean: ArrayLike, attack_probability_triggered: ArrayLike) -> RocCurve:
+    """ROC curve of attack probabilities on clean inputs, shape (N0,), and triggered inputs, shape (N1,), none empty.
+
+    Inputs with equal probability are flagged together: the curve has one point for them, and its AUC counts ties half.
+    """
+    groups = [
+        np.asarray(attack_probability_clean, dtype=np.float64),
+        np.asarray(attack_probability_triggered, np.float64),
+    ]
+    for name, group in zip(("clean", "triggered"), groups, strict=True):
+        if group.ndim != 1 or group.size == 0 or np.isnan(group).any():
+            raise InputError(f"attack probabilities of {name} inputs: expected a list of numbers, not empty, no NaN")
+    values = np.unique(np.concatenate(groups))[::-1]
+    rates = [1 - np.searchsorted(np.sort(group), values, side="left") / group.size for group in groups]
+    return RocCurve(np.append(0.0, rates[0]), np.append(0.0, rates[1]), np.append(values, -np.inf))
+
+
+def alarm_threshold(attack_probability_clean: ArrayLike, false_alarm_rate: float) -> float:
+    """Lowest threshold (alarms are above it) that flags at most this share of the given clean inputs, shape (N,).
+
+    Examples
+    --------
+    >>> alarm_threshold([0.1, 0.2, 0.2, 0.9], 0.25)
+    0.2
+    """
+    return roc_curve(attack_probability_clean, attack_probability_clean).threshold_for(false_alarm_rate)
+
+
+def tracking_score(
+    suspects: Sequence[Iterable[int]], true_attackers: Iterable[int] | Sequence[Iterable[int]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count true and false positives among the suspects of each input (paper, table "attacker tracking").
+
+    Parameters
+    ----------
+    suspects : sequence of N sets of users
+    true_attackers : set of users, or sequence of N sets
+        The attackers behind all inputs, or behind each.
+
+    Returns
+    -------
+    true_positives, false_positives : ndarray of int64, shape (N,)
+        Suspects who attacked, and suspects who did not; the paper reports their means.
+    """
+    truth: list[Any] = list(true_attackers)
+    each: list[set[int]] = (
+        [set(truth)] * len(suspects)
+        if all(isinstance(t, (int, np.integer)) for t in truth)
+        else [set(t) for t in truth]
+    )
+    if len(each) != len(suspects):
+        raise InputError(f"{len(each)} attacker sets for {len(suspects)} inputs")
+    found = [set(s) for s in suspects]
+    hits = np.array([len(s & t) for s, t in zip(found, each, strict=True)], dtype=np.int64)
+    return hits, np.array([len(s) for s in found], dtype=np.int64) - hits

@@ -9,12 +9,11 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS, Assumptions
 from codeward.decoding._bayes import BayesDecoder
-from codeward.decoding._consensus import ConsensusDecoder
 from codeward.decoding._decoded import Decoder
-from codeward.decoding._groups import TwoGroupDecoder
-from codeward.decoding._models import VoteModel, estimate_confusion
-from codeward.decoding._plurality import PluralityDecoder
-from codeward.decoding._votes import VoteSet
+from codeward.decoding._two_groups import TwoGroupDecoder
+from codeward.decoding._vote_files import VoteSet
+from codeward.decoding._vote_models import VoteModel, estimate_confusion
+from codeward.decoding._voting import ConsensusDecoder, PluralityDecoder
 
 #: The names that `make_decoder` knows.
 DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft")

@@ -1,7 +1,7 @@
 r"""The Bayes posterior for many users: only the attacker sets worth it, and a proved bound on all others.
 
 Write V for the models that say the target t, z = log(1 - S) <= 0, g_i(l) = log(S / C_i(l, y_i) + 1 - S) >= 0, B(l) for
-the clean log-likelihood and s for the hit pattern of x. Then (see `codeward.decoding._kernels`)
+the clean log-likelihood and s for the hit pattern of x. Then (see `codeward.decoding._posterior_kernels`)
 
     log p(x, y, t, l) = log prior(x) + B(l) + sum of g_i(l) over s & V + z |s - V|.                  (1)
 
@@ -41,9 +41,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward.codes import Code, pack_words
+from codeward.decoding._attacker_sets import Masses
 from codeward.decoding._decoded import Decoded, first_best
-from codeward.decoding._kernels import tabulate_joint
-from codeward.decoding._masses import Masses
+from codeward.decoding._posterior_kernels import tabulate_joint
 from codeward.decoding._pruned_bounds import widest_union
 from codeward.decoding._pruned_kernels import KEEP, sum_pruned
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
-from codeward.decoding._kernels import bit_count
+from codeward.decoding._posterior_kernels import bit_count
 
 
 @compiled

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
-from codeward.decoding._kernels import GROUP, bit_count, log_gain, pick_group, tabulate_groups
+from codeward.decoding._posterior_kernels import GROUP, bit_count, log_gain, pick_group, tabulate_groups
 from codeward.decoding._pruned_bounds import bulk_interval, log_add, log_between, log_choose
 
 #: Sets remembered per vote vector as candidates for the most probable one.

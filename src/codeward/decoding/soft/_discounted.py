@@ -11,7 +11,7 @@ from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows
-from codeward.decoding._models import ConfusionModel, check_labels, check_votes, estimate_confusion
+from codeward.decoding._vote_models import ConfusionModel, check_labels, check_votes, estimate_confusion
 from codeward.decoding.soft._calibration import N_FOLDS
 from codeward.decoding.soft._explanations import Evidence, list_explanations, weigh_votes
 from codeward.decoding.soft._fitting import Material, tune

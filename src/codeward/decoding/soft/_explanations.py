@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
 from codeward.decoding._assumptions import check_prior
+from codeward.decoding._attacker_sets import AttackerSets, gather_attacker_sets
 from codeward.decoding._bayes import EXACT_SETS
-from codeward.decoding._sets import AttackerSets, gather_attacker_sets
 
 #: Most groups of patterns that are compared for themselves: more would leave too few simulated attacks in each.
 MOST_GROUPS = 6

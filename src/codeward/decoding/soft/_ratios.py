@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward.decoding._threads import share_rows
+from codeward._cores import share_rows
 from codeward.decoding.soft._boosting import Trees, grow_trees
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, describe_candidates, sum_candidates

@@ -12,7 +12,7 @@ from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded
-from codeward.decoding._models import check_labels, estimate_confusion
+from codeward.decoding._vote_models import check_labels, estimate_confusion
 from codeward.decoding.soft._calibration import cross_calibrate
 from codeward.decoding.soft._discounted import DiscountedDecoder
 from codeward.decoding.soft._explanations import Evidence, list_explanations

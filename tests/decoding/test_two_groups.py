@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from codeward._errors import InputError, TooLargeError
 from codeward.cli import main
 from codeward.codes import Code, named_code
-from codeward.decoding import BayesDecoder, TwoGroupDecoder, _pairs, estimate_confusion, save_votes
+from codeward.decoding import BayesDecoder, TwoGroupDecoder, _two_groups, estimate_confusion, save_votes
 from codeward.decoding._pair_kernels import sum_pairs
 from codeward.reproduction import PackedSetting
 
@@ -96,10 +96,10 @@ def test_sums_by_logarithms_and_without_are_the_same(seed, n_models, rates):
     decoder = TwoGroupDecoder(Code(matrix), confusion, 0.5, rates[0], (0.25, 0.5, 0.25), 0.3, rates[1])
     with pytest.MonkeyPatch.context() as patch:
         called = []
-        patch.setattr(_pairs, "sum_pairs", lambda *given: (called.append(1), sum_pairs(*given)))
+        patch.setattr(_two_groups, "sum_pairs", lambda *given: (called.append(1), sum_pairs(*given)))
         plain = decoder.decode(votes)
         assert called
-        patch.setattr(_pairs, "_RANGE", 0.0)
+        patch.setattr(_two_groups, "_RANGE", 0.0)
         called.clear()
         logs = decoder.decode(votes)
         assert not called
