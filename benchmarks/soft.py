@@ -9,7 +9,8 @@ images through the poisoned ensemble), ``attack{k}_triggered_scores`` (Ne, m, c)
 only, and measured on the other half.
 
 Softened triggers divide the log-probabilities of the hit models by a factor and normalise again; failing ones give a
-hit model its clean scores with probability 1 - S. Clean accuracy and false alarms (FF) are shares of all Ne clean
+hit model its clean scores with probability 1 - S; weak ones mix the probabilities of the hit models with and without
+the trigger, so that the target need not win the vote. Clean accuracy and false alarms (FF) are shares of all Ne clean
 inputs, accuracy under attack of all Ne triggered inputs, detection (det) of the triggered inputs whose label is not the
 target. The bound uses the calibrated scores of the clean models alone, as if the attackers were known. The last column
 is the accuracy under attack less the paper decoder's: with scores, with votes.
@@ -31,6 +32,7 @@ from codeward.decoding.soft._calibration import log_softmax
 
 FACTORS = (2.0, 5.0, 10.0)
 SUCCESS_RATES = (0.9, 0.7)
+SHARES = (0.1, 0.3, 0.45, 0.6)
 HEAD = (
     "| code k | trigger | vote clean | paper clean / FF | scores clean / FF | votes clean / FF "
     "| paper attacked / det | scores attacked / det | votes attacked / det | bound | against paper |\n"
@@ -49,6 +51,9 @@ def vary_triggers(
     for success in SUCCESS_RATES:
         fails = hit & (generator.random(triggered.shape[:2]) >= success)
         yield f"failing S={success:g}", np.where(fails[:, :, None], clean, triggered)
+    for share in SHARES:
+        mixed = np.logaddexp(clean + np.log1p(-share), triggered + np.log(share))
+        yield f"weak w={share:g}", np.where(hit[:, None], mixed, clean)
 
 
 def measure(found: Decoded, labels: NDArray[np.int64], counted: NDArray[np.bool_] | None = None) -> tuple[float, float]:

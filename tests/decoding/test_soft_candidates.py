@@ -7,7 +7,7 @@ from codeward.codes import Code, named_code
 from codeward.decoding.soft._boosting import grow_trees
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE
-from codeward.decoding.soft._explanations import Evidence, list_explanations, log_sum, weigh_votes
+from codeward.decoding.soft._explanations import ModelEvidence, list_explanations, log_sum, weigh_votes
 from codeward.decoding.soft._ratios import (
     N_DRAWN,
     RatioModels,
@@ -30,7 +30,7 @@ def draw_case(seed, name, n_classes, n_inputs=4):
     # A common part, so that some inputs have a majority.
     common = generator.normal(size=(n_inputs, 1, n_classes)) * generator.choice([0.0, 3.0], size=(n_inputs, 1, 1))
     scores = log_softmax(common + 2 * generator.normal(size=(n_inputs, n_models, n_classes)))
-    return explanations, Evidence(scores, scores.argmax(axis=2)), generator
+    return explanations, ModelEvidence(scores, scores.argmax(axis=2)), generator
 
 
 def draw_trees(generator):
@@ -77,7 +77,9 @@ def test_a_frame_looks_the_same_whichever_models_and_classes_are_meant(seed, n_c
     explanations, evidence, generator = draw_case(seed, "toy-d", n_classes, 1)
     n_models = explanations.patterns.shape[1]
     models, classes = generator.permutation(n_models), generator.permutation(n_classes)
-    moved = Evidence(evidence.log_posteriors[:, models][:, :, classes], np.argsort(classes)[evidence.votes[:, models]])
+    moved = ModelEvidence(
+        evidence.log_posteriors[:, models][:, :, classes], np.argsort(classes)[evidence.votes[:, models]]
+    )
     zero, hit = np.zeros(1, dtype=np.int64), explanations.patterns[:1]
     other = type(explanations)(explanations.sets, zero, hit[:, models], np.zeros(1), zero)
     same = type(explanations)(explanations.sets, zero, hit, np.zeros(1), zero)
@@ -161,7 +163,7 @@ def test_models_that_repeat_each_other_are_discounted(copies):
     signal = np.eye(3)[labels][:, None] + generator.normal(size=(4000, 1 if copies else n_models, 3))
     # The exact posterior of one model.
     scores = log_softmax(np.broadcast_to(signal, (4000, n_models, 3)))
-    discounts = choose_discounts(Evidence(scores, scores.argmax(axis=2)), labels, explanations, generator)
+    discounts = choose_discounts(ModelEvidence(scores, scores.argmax(axis=2)), labels, explanations, generator)
     assert discounts[1] == 1.0
     assert abs(discounts[n_models] - (1 / n_models if copies else 1.0)) < 0.08
 
@@ -218,9 +220,9 @@ def test_simulated_scores_feed_the_judges():
     attacks = draw_attacks(labels, np.arange(50), explanations.patterns, prior, 3, FAMILIES, generator)
     made = overwrite_scores(scores, attacks, generator)
     training = TrainingSet(
-        Evidence(scores, scores.argmax(axis=2)),
+        ModelEvidence(scores, scores.argmax(axis=2)),
         labels,
-        Evidence(made, made.argmax(axis=2)),
+        ModelEvidence(made, made.argmax(axis=2)),
         attacks.patterns,
         attacks.targets,
     )

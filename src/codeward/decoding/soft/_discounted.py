@@ -13,7 +13,7 @@ from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows
 from codeward.decoding._vote_models import ConfusionModel, check_labels, check_votes, estimate_confusion
 from codeward.decoding.soft._calibration import N_FOLDS
-from codeward.decoding.soft._explanations import Evidence, list_explanations, weigh_votes
+from codeward.decoding.soft._explanations import ModelEvidence, list_explanations, weigh_votes
 from codeward.decoding.soft._fitting import Material, tune
 from codeward.decoding.soft._opinions import give_verdicts, split_chunks, sum_labels
 from codeward.decoding.soft._ratios import sum_explanations
@@ -85,7 +85,7 @@ class DiscountedDecoder:
             for fold in range(N_FOLDS)
         ]
 
-        def weigh(made: NDArray[np.int64], rows: NDArray[np.int64]) -> Evidence:
+        def weigh(made: NDArray[np.int64], rows: NDArray[np.int64]) -> ModelEvidence:
             likelihoods = np.empty((*made.shape, self.n_classes))
             for fold, model in enumerate(held_out):
                 here = folds[rows] == fold
@@ -149,7 +149,7 @@ class DiscountedDecoder:
         """Log evidence of no attack, shape (N,), on the scale of `log_likelihood`: all zero."""
         return np.zeros(self._weigh(votes)[1].size)
 
-    def _weigh(self, votes: ArrayLike) -> tuple[Evidence, NDArray[np.int64]]:
+    def _weigh(self, votes: ArrayLike) -> tuple[ModelEvidence, NDArray[np.int64]]:
         if not hasattr(self, "tuned_"):
             raise InputError("the decoder is not fitted: call fit with clean validation votes and labels first")
         checked = check_votes(votes, self.code.n_models, self.n_classes)

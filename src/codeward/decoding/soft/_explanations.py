@@ -137,8 +137,8 @@ def log_sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Evidence of N inputs.
+class ModelEvidence:
+    """ModelEvidence of N inputs.
 
     Attributes
     ----------
@@ -154,13 +154,13 @@ class Evidence:
     def __len__(self) -> int:
         return int(self.votes.shape[0])
 
-    def take(self, rows: NDArray[np.int64]) -> "Evidence":
-        """Evidence of the given rows."""
-        return Evidence(self.log_posteriors[rows], self.votes[rows])
+    def take(self, rows: NDArray[np.int64]) -> "ModelEvidence":
+        """ModelEvidence of the given rows."""
+        return ModelEvidence(self.log_posteriors[rows], self.votes[rows])
 
 
-def weigh_votes(log_likelihoods: NDArray[np.float64], votes: NDArray[np.int64]) -> Evidence:
-    """Evidence of hard votes: the label posterior by Bayes' rule with uniform labels.
+def weigh_votes(log_likelihoods: NDArray[np.float64], votes: NDArray[np.int64]) -> ModelEvidence:
+    """ModelEvidence of hard votes: the label posterior by Bayes' rule with uniform labels.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def weigh_votes(log_likelihoods: NDArray[np.float64], votes: NDArray[np.int64]) 
     votes : ndarray of int64, shape (N, m)
     """
     top = log_likelihoods.max(axis=2, keepdims=True)
-    return Evidence(
+    return ModelEvidence(
         log_likelihoods - top - np.log(np.exp(log_likelihoods - top).sum(axis=2, keepdims=True)),
         votes,
     )

@@ -13,7 +13,7 @@ from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import first_best
 from codeward.decoding._voting import PluralityDecoder
 from codeward.decoding.soft._calibration import N_FOLDS
-from codeward.decoding.soft._explanations import Evidence, Explanations, Sums
+from codeward.decoding.soft._explanations import Explanations, ModelEvidence, Sums
 from codeward.decoding.soft._opinions import Part, Tuned, choose_threshold, fit_pool, list_opinions, sum_labels
 from codeward.decoding.soft._ratios import RatioModels, TrainingSet, learn_ratios
 from codeward.decoding.soft._simulation import Family, SimulatedAttacks, draw_attacks
@@ -42,7 +42,7 @@ class Material:
     overwrite : callable
         Inputs of simulated attacks.
     weigh : callable
-        Evidence of inputs made from the given validation rows, by maps that never saw those rows.
+        ModelEvidence of inputs made from the given validation rows, by maps that never saw those rows.
     """
 
     inputs: NDArray[Any]
@@ -51,7 +51,7 @@ class Material:
     folds: NDArray[np.int64]
     n_classes: int
     overwrite: Callable[[SimulatedAttacks], NDArray[Any]]
-    weigh: Callable[[NDArray[Any], NDArray[np.int64]], Evidence]
+    weigh: Callable[[NDArray[Any], NDArray[np.int64]], ModelEvidence]
 
 
 def tune(
@@ -119,7 +119,7 @@ def tune(
 
 
 def _sum_held_out(
-    evidence: Evidence, folds: NDArray[np.int64], explanations: Explanations, held_out: list[RatioModels]
+    evidence: ModelEvidence, folds: NDArray[np.int64], explanations: Explanations, held_out: list[RatioModels]
 ) -> Sums:
     """Sum over explanations by the ratios that did not see the input's fold, without the table."""
     n_classes = evidence.log_posteriors.shape[2]
@@ -131,7 +131,9 @@ def _sum_held_out(
     return Sums(attacked, clean, np.empty((0, 0, 0)))
 
 
-def sort_attacks(attacks: SimulatedAttacks, explanations: Explanations, evidence: Evidence) -> list[NDArray[np.bool_]]:
+def sort_attacks(
+    attacks: SimulatedAttacks, explanations: Explanations, evidence: ModelEvidence
+) -> list[NDArray[np.bool_]]:
     """Kinds of attacks, for each group of hit models: triggers that fail somewhere, others by how sure they are.
 
     How sure the hit models are of the target is the attacker's choice, and it takes the strength that serves it best:

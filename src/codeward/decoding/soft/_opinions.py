@@ -21,7 +21,7 @@ from scipy.stats import beta
 
 from codeward.decoding._decoded import Decoded, first_best
 from codeward.decoding.soft._calibration import log_softmax
-from codeward.decoding.soft._explanations import Evidence, Explanations, Sums, log_sum
+from codeward.decoding.soft._explanations import Explanations, ModelEvidence, Sums, log_sum
 from codeward.decoding.soft._ratios import CHUNK, RatioModels, sum_explanations
 
 #: Smallest log-probability an opinion may have: nobody has a veto.
@@ -35,7 +35,7 @@ PULL = 30.0
 
 
 @dataclass(frozen=True)
-class Pool:
+class OpinionPool:
     """Weights of the opinions.
 
     Attributes
@@ -102,7 +102,7 @@ def list_opinions(sums: Sums, by_votes: NDArray[np.float64], votes: NDArray[np.i
     return np.asarray(np.maximum(np.stack(opinions, axis=1), FLOOR))
 
 
-def fit_pool(parts: Sequence[Part]) -> tuple[Pool, NDArray[np.float64]]:
+def fit_pool(parts: Sequence[Part]) -> tuple[OpinionPool, NDArray[np.float64]]:
     """Fit the weights; returned with the accuracy less the reference on every part.
 
     Half of the weight belongs to the first part, the clean inputs, the other half to the others alike.
@@ -128,7 +128,7 @@ def fit_pool(parts: Sequence[Part]) -> tuple[Pool, NDArray[np.float64]]:
         return total, slope.ravel()
 
     found = minimize(loss, prior.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60})
-    pool = Pool(knots, np.asarray(found.x).reshape(prior.shape))
+    pool = OpinionPool(knots, np.asarray(found.x).reshape(prior.shape))
     right = [pool.label_probability(part.opinions, part.gap).argmax(axis=1) == part.labels for part in parts]
     return pool, np.array([float(told.mean()) - part.reference for told, part in zip(right, parts, strict=True)])
 
@@ -157,7 +157,7 @@ class Tuned:
     ratios : RatioModels
     threshold : float
         Log odds above which an input is flagged; see `choose_threshold`.
-    pool : Pool
+    pool : OpinionPool
         Weights of the opinions on the label; see `fit_pool`.
     room : ndarray, shape (1 + strata,)
         Accuracy less that of the better of plain vote and paper's decoder, on clean validation inputs and on each kind
@@ -166,7 +166,7 @@ class Tuned:
 
     ratios: RatioModels
     threshold: float
-    pool: Pool
+    pool: OpinionPool
     room: NDArray[np.float64]
 
 
@@ -196,7 +196,7 @@ def split_chunks(n_inputs: int, explanations: Explanations, n_classes: int) -> I
         yield np.arange(begin, min(begin + step, n_inputs))
 
 
-def sum_labels(evidence: Evidence, explanations: Explanations, ratios: RatioModels) -> Sums:
+def sum_labels(evidence: ModelEvidence, explanations: Explanations, ratios: RatioModels) -> Sums:
     """Sum over explanations for every input, without the table (which would be large)."""
     n_classes = evidence.log_posteriors.shape[2]
     parts = [
@@ -211,7 +211,7 @@ def sum_labels(evidence: Evidence, explanations: Explanations, ratios: RatioMode
 
 
 def give_verdicts(
-    evidence: Evidence,
+    evidence: ModelEvidence,
     explanations: Explanations,
     tuned: Tuned,
     by_votes: NDArray[np.float64],
@@ -220,7 +220,7 @@ def give_verdicts(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : ModelEvidence
     explanations : Explanations
     tuned : Tuned
     by_votes : ndarray, shape (N, c)

@@ -9,7 +9,7 @@ from codeward._cores import share_rows
 from codeward.decoding.soft._boosting import Trees, grow_trees
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, describe_candidates, sum_candidates
-from codeward.decoding.soft._explanations import Evidence, Explanations, Sums
+from codeward.decoding.soft._explanations import Explanations, ModelEvidence, Sums
 
 #: Explanations drawn for each input that are not its own; the plausible ones are learned from.
 N_DRAWN = 16
@@ -46,19 +46,19 @@ class TrainingSet:
 
     Attributes
     ----------
-    clean : Evidence
+    clean : ModelEvidence
         Of N clean inputs,
     labels : ndarray of int64, shape (N,)
         with these labels.
-    attacked : Evidence
+    attacked : ModelEvidence
         Of M attacked inputs,
     patterns, targets : ndarray of int64, shape (M,)
         with these true explanations.
     """
 
-    clean: Evidence
+    clean: ModelEvidence
     labels: NDArray[np.int64]
-    attacked: Evidence
+    attacked: ModelEvidence
     patterns: NDArray[np.int64]
     targets: NDArray[np.int64]
 
@@ -105,7 +105,7 @@ def learn_ratios(training: TrainingSet, explanations: Explanations, generator: n
 
 
 def draw_candidates(
-    evidence: Evidence, explanations: Explanations, generator: np.random.Generator
+    evidence: ModelEvidence, explanations: Explanations, generator: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Draw `N_DRAWN` explanations of each input, keep the plausible ones: input, pattern, target; V of each input."""
     n_inputs, _, n_classes = evidence.log_posteriors.shape
@@ -121,7 +121,7 @@ def draw_candidates(
 
 
 def are_plausible(
-    evidence: Evidence,
+    evidence: ModelEvidence,
     explanations: Explanations,
     of: NDArray[np.int64],
     x: NDArray[np.int64],
@@ -134,7 +134,7 @@ def are_plausible(
 
 
 def describe(
-    evidence: Evidence,
+    evidence: ModelEvidence,
     explanations: Explanations,
     of: NDArray[np.int64],
     x: NDArray[np.int64],
@@ -147,7 +147,7 @@ def describe(
 
 
 def choose_discounts(
-    clean: Evidence, labels: NDArray[np.int64], explanations: Explanations, generator: np.random.Generator
+    clean: ModelEvidence, labels: NDArray[np.int64], explanations: Explanations, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """Discounts with the least cross-entropy of the sum of all models, and of the clean ones of drawn patterns."""
     n_inputs, n_models, _ = clean.log_posteriors.shape
@@ -169,7 +169,7 @@ def choose_discounts(
 
 
 def sum_explanations(
-    evidence: Evidence, explanations: Explanations, ratios: RatioModels, every_target: bool = False
+    evidence: ModelEvidence, explanations: Explanations, ratios: RatioModels, every_target: bool = False
 ) -> Sums:
     """Log masses of every input (`sum_candidates`); implausible explanations are left out unless asked for."""
     n_inputs, n_models, n_classes = evidence.log_posteriors.shape

@@ -15,7 +15,7 @@ from codeward.decoding._decoded import Decoded
 from codeward.decoding._vote_models import check_labels, estimate_confusion
 from codeward.decoding.soft._calibration import cross_calibrate
 from codeward.decoding.soft._discounted import DiscountedDecoder
-from codeward.decoding.soft._explanations import Evidence, list_explanations
+from codeward.decoding.soft._explanations import ModelEvidence, list_explanations
 from codeward.decoding.soft._fitting import Material, tune
 from codeward.decoding.soft._opinions import give_verdicts, split_chunks
 from codeward.decoding.soft._ratios import sum_explanations
@@ -112,8 +112,8 @@ class SoftDecoder:
         # Everything after the calibration sees a validation input through maps that never saw it.
         self.calibration_ = cross_calibrate(checked, truth, generator)
 
-        def weigh(made: NDArray[np.float64], rows: NDArray[np.int64]) -> Evidence:
-            return Evidence(self.calibration_.apply_held_out(made, rows), made.argmax(axis=2))
+        def weigh(made: NDArray[np.float64], rows: NDArray[np.int64]) -> ModelEvidence:
+            return ModelEvidence(self.calibration_.apply_held_out(made, rows), made.argmax(axis=2))
 
         votes = checked.argmax(axis=2)
         self.paper_ = BayesDecoder(
@@ -206,10 +206,10 @@ class SoftDecoder:
         """Log evidence of no attack, shape (N,), on the scale of `log_likelihood`: all zero."""
         return np.zeros(len(self._weigh(scores)))
 
-    def _weigh(self, scores: ArrayLike) -> Evidence:
+    def _weigh(self, scores: ArrayLike) -> ModelEvidence:
         self._check_fitted()
         checked = check_scores(scores, self.code.n_models, self.n_classes_)
-        return Evidence(self.calibration_.whole.apply(checked), checked.argmax(axis=2))
+        return ModelEvidence(self.calibration_.whole.apply(checked), checked.argmax(axis=2))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "tuned_"):
