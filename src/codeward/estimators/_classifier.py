@@ -1,7 +1,6 @@
 """`CodedClassifier`: a scikit-learn classifier that survives colluding users."""
 
 import logging
-from collections.abc import Callable
 from copy import deepcopy
 from functools import cached_property
 from typing import Any
@@ -16,17 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from codeward._errors import InputError
 from codeward.certificates import Certificates, Threat, certify
-from codeward.codes import Code, Design, count_attacker_sets, enumerate_patterns, find_margins
+from codeward.codes import Code, Design
 from codeward.decoding import (
     ALARM,
-    Assumptions,
-    ConsensusDecoder,
     Decoded,
     Decoder,
-    PluralityDecoder,
     estimate_confusion,
-    make_decoder,
 )
+from codeward.estimators._decisions import DecoderFactory, build_decoder, default_threat, share_labels
 from codeward.estimators._holdout import estimate_from_users, hold_out
 from codeward.estimators._ownership import (
     Ownership,
@@ -38,62 +34,6 @@ from codeward.estimators._ownership import (
     read_groups,
 )
 from codeward.estimators._trainers import Trainer, choose_trainer, place_labels
-
-#: Builds a decoder from the code and the confusion matrices, such as ``partial(BayesDecoder, success_rate=0.9)``.
-DecoderFactory = Callable[[Code, NDArray[np.float64]], Decoder]
-
-#: Decoders by name; others are handed in as functions.
-NAMES = ("bayes", "plurality", "consensus", "groups")
-
-#: Attacker sets up to which the errors a code tolerates are worked out; past it none are allowed for.
-_MAX_SETS = 5_000
-
-
-def build_decoder(
-    decoder: str | DecoderFactory, code: Code, confusion: NDArray[np.float64], n_attackers: int
-) -> Decoder:
-    """Return the decoder that a name or a factory stands for.
-
-    *bayes* and *groups* take 0..n_attackers attackers as equally likely; *consensus* tolerates as many wrong clean
-    votes as the code allows (`tolerated_errors`).
-    """
-    if callable(decoder):
-        return decoder(code, confusion)
-    if decoder not in NAMES:
-        raise InputError(f"decoder: expected {', '.join(NAMES)} or a function of (code, confusion), got {decoder!r}")
-    errors = tolerated_errors(code, n_attackers) if decoder == "consensus" else 0
-    assumptions = Assumptions.uniform(min(n_attackers, code.n_users), n_attackers=n_attackers, n_errors=errors)
-    return make_decoder(decoder, code, confusion, assumptions)
-
-
-def tolerated_errors(code: Code, n_attackers: int) -> int:
-    """Return floor((d - 1) / 2) for the code's arbitrary margin d at k attackers; 0 where d is too large to find.
-
-    Every 2k-sum then has 2e + 1 zeros (Proposition 14 of docs/theory.md).
-    """
-    if count_attacker_sets(code.n_users, n_attackers) > _MAX_SETS:
-        return 0
-    arbitrary = find_margins(enumerate_patterns(code, n_attackers)).arbitrary
-    return max(0, (arbitrary[min(n_attackers, len(arbitrary)) - 1] - 1) // 2)
-
-
-def default_threat(decoder: Decoder) -> Threat:
-    """Return the strongest threat model under which a decoder has certificates."""
-    return "arbitrary" if type(decoder) in (PluralityDecoder, ConsensusDecoder) else "deterministic"
-
-
-def share_labels(decoded: Decoded, votes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return label probabilities (N, c) that also rank the labels of inputs without verdict.
-
-    There, the labels still explained share by their votes: a classifier has to say something, and the most votes among
-    the labels that an attack leaves possible is the least arbitrary. Its certified radius is 0.
-    """
-    shares = decoded.label_probability.copy()
-    for row in np.flatnonzero(decoded.labels < 0):
-        counted = shares[row] * np.bincount(votes[row], minlength=shares.shape[1])
-        shares[row] = counted / counted.sum() if counted.sum() > 0 else shares[row]
-    return shares
-
 
 _log = logging.getLogger(__name__)
 
