@@ -1,13 +1,16 @@
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from codeward import __version__
 from codeward.cli import main
-from codeward.runs import load_records
+from codeward.runs import load_config, load_records
 
 SMALL = ["--set", "code.name=d", "--set", "training.epochs=2", "--set", "attack.attackers=[0,1]"]
 
@@ -49,6 +52,51 @@ def test_the_folder_has_a_name_of_its_own_when_none_is_given(done, tmp_path, cap
     folder = json.loads(capsys.readouterr().out)["folder"]
     assert folder.startswith("runs/digits-")
     assert (tmp_path / folder / "config.yaml").exists()
+
+
+def test_what_is_there_is_not_called_trained(done, capsys):
+    assert main(["run", *SMALL, "-o", str(done), "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("already there") == 2
+    assert "sub-models trained" not in out
+
+
+def test_force_moves_another_run_aside_and_a_refusal_shows_what_differs(done, tmp_path, capsys):
+    copy = shutil.copytree(done, tmp_path / "run")
+    other = ["run", *SMALL, "--set", "attack.attackers=[0]", "--set", "seed=1", "-o", str(copy), "--quiet"]
+    assert main(other) == 2
+    assert "seed: 1 here, 0 there" in capsys.readouterr().err
+    assert main([*other, "--force"]) == 0
+    assert [record["seed"] for record in load_records(copy)] == [1]
+    assert load_records(tmp_path / "run.1") == load_records(done)
+
+
+def test_the_shipped_configuration_is_the_default_one():
+    assert load_config(Path(__file__).parents[2] / "configs" / "digits.yaml") == load_config()
+
+
+def test_the_version_is_printed(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"codeward {__version__}\n"
+
+
+def test_a_wrong_setting_is_told_before_anything_heavy_is_imported():
+    code = """
+import sys
+from codeward.cli import main
+status = main(["run", "--set", "usres=3"])
+sys.exit(f"{status} {sorted({'torch', 'numpy', 'numba', 'sklearn'} & set(sys.modules))}")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines() == ["codeward: usres: unknown key", "2 []"]
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    for name in [name for name in sys.modules if name.startswith("codeward.runs")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert main(["run"]) == 1
+    assert "codeward[train]" in capsys.readouterr().err
 
 
 def test_vote_files_of_a_run_go_straight_into_decode(done, tmp_path, capsys):

@@ -8,8 +8,8 @@ import pytest
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, estimate_confusion, load_votes
-from codeward.experiments import run_experiment
-from codeward.runs import load_config, load_record, load_records, rate
+from codeward.experiments import _setting, run_experiment
+from codeward.runs import RunFolder, find_cell, load_config, load_record, load_records, rate
 
 SMALL = ["code.name=d", "training.epochs=3", "attack.attackers=[0,2]"]
 
@@ -139,6 +139,41 @@ def test_with_the_store_kept_nothing_is_trained_again_and_the_votes_are_the_same
     assert [record["work"]["trained"] for record in again] == [0, 0]
     assert [record["figures"] for record in again] == [record["figures"] for record in records]
     assert vote_bytes(copy) == vote_bytes(folder)
+
+
+def test_a_folder_of_an_older_version_gets_its_keys_without_training(done, tmp_path):
+    copy = RunFolder(shutil.copytree(done[0], tmp_path / "run"))
+    for size in (0, 2):
+        about = json.loads(copy.about(0, size).read_text())
+        copy.about(0, size).write_text(
+            json.dumps({k: about[k] for k in about if k not in ("keys", "digests", "shape")})
+        )
+    shutil.rmtree(copy.path / "gallery")
+    with pytest.raises(InputError, match=r"codeward run .* -o"):
+        find_cell(copy).keys  # noqa: B018
+    again = run(copy.path)
+    assert [record["work"]["trained"] for record in again] == [0, 0]
+    assert [record["figures"] for record in again] == [record["figures"] for record in done[1]]
+    assert vote_bytes(copy.path) == vote_bytes(done[0])
+    assert find_cell(copy).keys == find_cell(done[0]).keys
+
+
+def test_altered_votes_are_made_again(done, tmp_path):
+    copy = RunFolder(shutil.copytree(done[0], tmp_path / "run"))
+    shutil.copy(copy.votes(0, 2, "clean"), copy.votes(0, 2, "validation"))
+    with pytest.raises(InputError, match="altered"):
+        find_cell(copy).validation  # noqa: B018
+    run(copy.path)
+    assert vote_bytes(copy.path) == vote_bytes(done[0])
+
+
+def test_data_are_loaded_and_split_once(tmp_path, monkeypatch):
+    calls = []
+    for name in ("load_dataset", "split_iid", "draw_groups"):
+        inner = getattr(_setting, name)
+        monkeypatch.setattr(_setting, name, lambda *a, n=name, f=inner, **k: (calls.append(n), f(*a, **k))[1])
+    run(tmp_path / "run", "training.epochs=1")
+    assert calls == ["load_dataset", "split_iid", "draw_groups"]
 
 
 def test_a_store_is_shared_between_folders_when_the_configuration_says_so(done, tmp_path):

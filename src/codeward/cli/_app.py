@@ -19,6 +19,13 @@ from codeward.cli._revoke import revoke
 from codeward.cli._run import run
 from codeward.cli._serve import serve
 
+#: Which extra brings a package that the core does without.
+_EXTRAS = (
+    dict.fromkeys(("torch", "sklearn", "safetensors", "pydantic", "yaml", "jinja2", "pooch", "platformdirs"), "train")
+    | dict.fromkeys(("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "PIL", "starlette"), "serve")
+    | {"matplotlib": "plot", "ortools": "solver", "ray": "ray", "flwr": "flower", "cryptography": "flower"}
+)
+
 app = typer.Typer(
     name="codeward",
     help="Provable backdoor defense for collaborative learning.",
@@ -29,16 +36,21 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def codeward(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
-) -> None:
-    """Decide by a code which user feeds which sub-model; read the votes as a received word."""
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         from codeward import __version__
 
         typer.echo(f"codeward {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def codeward(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """Decide by a code which user feeds which sub-model; read the votes as a received word."""
 
 
 # One line a command, in the order of `codeward --help`.
@@ -70,6 +82,11 @@ def main(arguments: list[str] | None = None) -> int:
         return _complain("interrupted", 130)
     except OSError as error:
         return _complain(str(error), 1)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _complain(f"{error.name} is not installed; pip install 'codeward[{extra}]' brings it", 1)
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise

@@ -40,9 +40,12 @@ def run(
 
     Example: codeward run configs/mnist-c.yaml --set repeats=1 --set data_dir=data -o runs/mnist
     """
-    from codeward.runs import RunFolder, load_config
+    from codeward.runs import load_config
 
     resolved = load_config(config, [*settings, *name_cluster(engine, address)])
+
+    from codeward.runs import RunFolder
+
     folder = RunFolder(output or Path("runs") / f"{Path(resolved.dataset).stem}-{resolved.digest[:8]}")
     moved = folder.move_aside() if force else None
     if moved is not None:
