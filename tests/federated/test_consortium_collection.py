@@ -57,6 +57,9 @@ def test_the_run_folder_is_one_that_other_commands_take(
     consensus = ["--decoder", "consensus", "--attackers", "1", "-o", str(tmp_path / "labels.jsonl")]
     assert main(["decode", *common, *consensus]) == 0
     assert main(["certify", *common, "--threat", "arbitrary", "-o", str(tmp_path / "radii.jsonl")]) == 0
+    assert main(["report", str(run)]) == 0
+    cell = find_cell(run)
+    assert (cell.keys, cell.shape) == (Federation(FederationFolder(federation).load_plan()).keys, (1, 8, 8))
 
 
 def test_data_the_models_were_not_made_for_are_refused(

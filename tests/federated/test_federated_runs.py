@@ -205,3 +205,18 @@ def test_the_example_configurations_are_valid():
     assert files
     for file in files:
         load_federated_config(file)
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_the_demo_prints(tmp_path, capsys, monkeypatch):
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    arguments = ["federate", "simulate", "configs/federated-digits.yaml", "--engine", "reference", "--quiet"]
+    assert main([*arguments, "-o", str(tmp_path / "run")]) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    page = (root / "docs" / "federated.md").read_text()
+    table = page[page.index("attack      ") :].split("```")[0].splitlines()
+    assert len(table) == 5
+    assert all(line in printed for line in table)

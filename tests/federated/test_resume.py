@@ -108,9 +108,9 @@ def test_a_sample_of_each_column_is_asked_and_another_one_every_round(plan):
         for user, assignment in list(assignments.items())[1:]:
             federation.accept(user, answer(assignment, 10, assignment.models))
         report = federation.close()
-        assert report.asked == tuple(assignments)
+        assert report.sampled == tuple(assignments)
         assert report.silent == (min(assignments),)
-        drawn.append(report.asked)
+        drawn.append(report.sampled)
     assert len(set(drawn)) == 3
     assert drawn == [Federation(many).draw_users(number) for number in (1, 2, 3)]
     assert drawn != [Federation(replace(many, seed=6)).draw_users(number) for number in (1, 2, 3)]

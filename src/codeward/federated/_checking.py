@@ -29,6 +29,11 @@ class Refusal:
     model : int or None
         None when the whole reply is refused.
     reason : str
+
+    Examples
+    --------
+    >>> Refusal(round=1, user=3, model=None, reason="no reply").to_json()
+    {'round': 1, 'user': 3, 'model': None, 'reason': 'no reply'}
     """
 
     round: int
@@ -86,7 +91,7 @@ def check_reply(
 ) -> Checked:
     """Take from a reply what its user may say, and refuse the rest.
 
-    Guarantee (arbitrary threat model, DESIGN.md "Two threat models"): whatever the reply holds, the result has arrays
+    Guarantee (arbitrary threat model, docs/theory.md): whatever the reply holds, the result has arrays
     for models of the user's column only, each with exactly the names, shapes and types of the model and finite values,
     under the user the server bound the sender to. An array is decoded only when its declared size is the model's. A
     defect in the envelope refuses the whole reply, a defect in one model's arrays that model only; what the user sent
@@ -101,6 +106,19 @@ def check_reply(
         A larger sample count is refused.
     names : sequence of str
         Names of the users, to tell a reply that speaks for somebody else.
+
+    Examples
+    --------
+    >>> from codeward.federated import Assignment, answer
+    >>> from codeward.training import TrainingSettings
+    >>> weights = {"w": np.zeros(2, np.float32)}
+    >>> task = Assignment(0, 1, "nonce", (1, 8, 8), TrainingSettings(), seeds={4: 7}, models={4: weights})
+    >>> lie = answer(task, 30, {4: {"w": np.float32([np.nan, 0])}, 5: weights})
+    >>> checked = check_reply(lie, task, sample_limit=1000)
+    >>> checked.models
+    {}
+    >>> [refusal.reason for refusal in checked.refusals]
+    ['w: NaN or infinite values', "sent arrays for '5', which is not a model of its column; dropped"]
     """
     complaints = _Complaints(assignment)
     samples = _check_envelope(reply.envelope, assignment, sample_limit, names, complaints)

@@ -39,6 +39,14 @@ class FederationPlan:
     shape : tuple of int
         Channels, height, width of the images.
     seed : int
+
+    Examples
+    --------
+    >>> from codeward.federated import FederatedSettings
+    >>> code = Code([[1, 1]], users=["ann", "bob"])
+    >>> plan = FederationPlan(code, TrainingSettings(), FederatedSettings(), (1, 28, 28), seed=0)
+    >>> plan.names
+    ('ann', 'bob')
     """
 
     code: Code
@@ -69,8 +77,14 @@ class RoundReport:
     refusals : tuple of Refusal
     untrained : tuple of int
         Sub-models for which nobody's reply counted; they keep their weights.
-    asked : tuple of int, optional
+    sampled : tuple of int, optional
         Users drawn for this round, where the settings have a ``sample``; None: all.
+
+    Examples
+    --------
+    >>> report = RoundReport(1, counted={0: (0, 2)}, samples={0: 30}, silent=(1,), refusals=())
+    >>> RoundReport.from_json(report.to_json()) == report
+    True
     """
 
     round: int
@@ -79,12 +93,12 @@ class RoundReport:
     silent: tuple[int, ...]
     refusals: tuple[Refusal, ...]
     untrained: tuple[int, ...] = ()
-    asked: tuple[int, ...] | None = None
+    sampled: tuple[int, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON for a record."""
-        asked = {} if self.asked is None else {"asked": list(self.asked)}
-        return asked | {
+        sampled = {} if self.sampled is None else {"sampled": list(self.sampled)}
+        return sampled | {
             "round": self.round,
             "counted": {str(user): list(models) for user, models in self.counted.items()},
             "samples": {str(user): count for user, count in self.samples.items()},
@@ -103,7 +117,7 @@ class RoundReport:
             silent=tuple(entry["silent"]),
             refusals=tuple(Refusal(**refusal) for refusal in entry["refusals"]),
             untrained=tuple(entry.get("untrained", ())),
-            asked=tuple(entry["asked"]) if "asked" in entry else None,
+            sampled=tuple(entry["sampled"]) if "sampled" in entry else None,
         )
 
 
@@ -141,6 +155,22 @@ class Federation:
     Parameters
     ----------
     plan : FederationPlan
+
+    Examples
+    --------
+    >>> from codeward.federated import FederatedSettings, answer
+    >>> settings = FederatedSettings(rounds=1)
+    >>> training = TrainingSettings(architecture="mlp")
+    >>> federation = Federation(FederationPlan(Code([[1, 1], [0, 1]]), training, settings, (1, 8, 8), seed=0))
+    >>> assignments = federation.assign()
+    >>> {user: list(assignment.models) for user, assignment in assignments.items()}
+    {0: [0], 1: [0, 1]}
+    >>> for user in (1, 0):
+    ...     federation.accept(user, answer(assignments[user], 10, assignments[user].models))
+    >>> federation.close().counted
+    {0: (0,), 1: (0, 1)}
+    >>> len(federation.result().models)
+    2
     """
 
     def __init__(self, plan: FederationPlan) -> None:
@@ -265,7 +295,7 @@ class Federation:
             silent=tuple(user for user in self._open if user not in self._answered),
             refusals=tuple(sorted(self._refusals, key=lambda refusal: refusal.user)),
             untrained=tuple(model for model, received in enumerate(self._received) if not received),
-            asked=None if self.plan.settings.sample is None else tuple(self._open),
+            sampled=None if self.plan.settings.sample is None else tuple(self._open),
         )
         if report.untrained:
             _LOG.warning("round %d: no reply counted for sub-model %s", self.round, _list(report.untrained))
@@ -320,7 +350,15 @@ class Federation:
 
 
 def derive_seed(model_seed: int, user: int, number: int) -> int:
-    """Return the seed of one user's local training of one model in one round."""
+    """Return the seed of one user's local training of one model in one round.
+
+    Examples
+    --------
+    >>> derive_seed(0, user=1, number=2) == derive_seed(0, user=1, number=2)
+    True
+    >>> derive_seed(0, user=1, number=2) == derive_seed(0, user=2, number=1)
+    False
+    """
     text = f"codeward-federated model={model_seed} user={user} round={number}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 

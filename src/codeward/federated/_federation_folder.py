@@ -28,6 +28,17 @@ class FederationFolder:
     ``federation.json`` and ``code.json`` hold the plan. After every round training adds a line to ``rounds.jsonl`` and
     replaces ``checkpoint.safetensors``, from which a server that was killed goes on; it ends with
     ``models/*.safetensors`` and, last, ``result.json``, which names them with their SHA-256.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.federated import FederatedSettings
+    >>> plan = FederationPlan(Code([[1, 1]]), TrainingSettings(), FederatedSettings(rounds=3), (1, 28, 28), 0)
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     folder = FederationFolder(Path(path))
+    ...     folder.save_plan(plan)
+    ...     folder.load_plan().settings.rounds, folder.finished
+    (3, False)
     """
 
     path: Path

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from codeward._cores import count_cores
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
-from codeward._progress import show_progress
+from codeward._progress import show_progress as open_bar
 from codeward.data import Samples
 from codeward.federated._federation import FederatedResult, FederationPlan
 from codeward.federated._federation_folder import FederationFolder
@@ -104,11 +104,11 @@ def simulate_federation(
     folder: str | os.PathLike[str],
     client_app: str = CLIENT_APP,
     cores: int | None = None,
-    progress: bool = False,
+    show_progress: bool = False,
 ) -> FederatedResult:
     """Train one federation with one simulated Flower node a user; see `simulate_federations`."""
     one = SimulatedFederation("federation", users, plan)
-    return simulate_federations([one], folder, client_app, cores, progress)[0]
+    return simulate_federations([one], folder, client_app, cores, show_progress)[0]
 
 
 def simulate_federations(
@@ -116,7 +116,7 @@ def simulate_federations(
     folder: str | os.PathLike[str],
     client_app: str = CLIENT_APP,
     cores: int | None = None,
-    progress: bool = False,
+    show_progress: bool = False,
 ) -> list[FederatedResult]:
     """Train federations one after the other on simulated Flower nodes, one a user.
 
@@ -133,8 +133,14 @@ def simulate_federations(
         Reference to the ClientApp; experiments put attackers in with one of their own.
     cores : int, optional
         Clients that train at a time; by default one a core that this process may use.
-    progress : bool
+    show_progress : bool
         Show rounds on stderr.
+
+    Examples
+    --------
+    >>> plan, users = ...  # doctest: +SKIP
+    >>> one = SimulatedFederation("without-attackers", users, plan)  # doctest: +SKIP
+    >>> (result,) = simulate_federations([one], "work", cores=2)  # doctest: +SKIP
     """
     work = Path(folder).resolve()
     waiting: dict[FederationFolder, FederationPlan] = {}
@@ -150,12 +156,16 @@ def simulate_federations(
             for user, samples in enumerate(one.users):
                 save_samples(work / one.label / "data" / f"user{user}.npz", samples)
     if waiting:
-        _simulate(waiting, work, client_app, cores, progress)
+        _simulate(waiting, work, client_app, cores, show_progress)
     return [FederationFolder(work / one.label / "server").load_result() for one in federations]
 
 
 def _simulate(
-    waiting: Mapping[FederationFolder, FederationPlan], work: Path, client_app: str, cores: int | None, progress: bool
+    waiting: Mapping[FederationFolder, FederationPlan],
+    work: Path,
+    client_app: str,
+    cores: int | None,
+    show_progress: bool,
 ) -> None:
     from codeward.federated._processes import ProcessTree
 
@@ -175,7 +185,7 @@ def _simulate(
     link = ProcessTree(command, environment, work, work / "superlink.log")
     try:
         _await_port(link, port, work)
-        _run_app(waiting, environment, work, cores, progress, link)
+        _run_app(waiting, environment, work, cores, show_progress, link)
     finally:
         link.end()
 
@@ -185,7 +195,7 @@ def _run_app(
     environment: Mapping[str, str],
     work: Path,
     cores: int | None,
-    progress: bool,
+    show_progress: bool,
     link: "ProcessTree",
 ) -> None:
     """Submit the app and follow its rounds until it ends."""
@@ -202,7 +212,7 @@ def _run_app(
     command = ["flwr", "run", str(work / "app"), "simulation", "--stream", "--federation-config", text]
     run = ProcessTree(command, environment, work, work / "run.log")
     seen = dict.fromkeys(waiting, 0)
-    with show_progress("federated", sum(plan.settings.rounds for plan in waiting.values()), quiet=not progress) as bar:
+    with open_bar("federated", sum(plan.settings.rounds for plan in waiting.values()), quiet=not show_progress) as bar:
         try:
             while True:
                 ended = not run.running

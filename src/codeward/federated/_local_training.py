@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward._progress import show_progress
+from codeward._progress import show_progress as open_bar
 from codeward.data import Overlay, Samples
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan
 from codeward.federated._federation_folder import FederationFolder
@@ -21,7 +21,19 @@ from codeward.training import Weights, train_from
 
 
 def train_update(assignment: Assignment, samples: Samples, device: str = "cpu") -> Reply:
-    """Do what an honest user does: train every model it was given and send all of them back."""
+    """Do what an honest user does: train every model it was given and send all of them back.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> from codeward.federated import FederatedSettings
+    >>> from codeward.training import TrainingSettings
+    >>> training, settings = TrainingSettings(architecture="mlp"), FederatedSettings()
+    >>> assignment = Federation(FederationPlan(Code([[1], [1]]), training, settings, (1, 8, 8), 0)).assign()[0]
+    >>> reply = train_update(assignment, Samples(np.zeros((4, 1, 8, 8), np.uint8), np.arange(4)))
+    >>> list(reply.models), reply.envelope["samples"]
+    (['0', '1'], 4)
+    """
     trained = {model: train_model(assignment, model, samples, device) for model in assignment.models}
     return answer(assignment, len(samples), trained)
 
@@ -31,6 +43,17 @@ def train_model(assignment: Assignment, model: int, samples: Samples, device: st
 
     On a CPU the result is a function of the assignment's weights, seed and settings for this model and of the samples:
     same bytes in any process on the same kind of machine. The optimiser starts anew each round.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> from codeward.federated import FederatedSettings
+    >>> from codeward.training import TrainingSettings
+    >>> training, settings = TrainingSettings(architecture="mlp"), FederatedSettings()
+    >>> assignment = Federation(FederationPlan(Code([[1]]), training, settings, (1, 8, 8), 0)).assign()[0]
+    >>> trained = train_model(assignment, 0, Samples(np.zeros((4, 1, 8, 8), np.uint8), np.arange(4)))
+    >>> list(trained) == list(assignment.models[0])
+    True
     """
     start = to_tensors(assignment.models[model])
     return to_arrays(train_from(start, samples, assignment.training, assignment.seeds[model], device))
@@ -47,7 +70,16 @@ def to_tensors(arrays: Arrays) -> Weights:
 
 
 def save_samples(path: str | os.PathLike[str], samples: Samples) -> None:
-    """Write samples: ``images`` (uint8, N x C x H x W), ``labels`` (int64), and overlays where there are any."""
+    """Write samples: ``images`` (uint8, N x C x H x W), ``labels`` (int64), and overlays where there are any.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_samples(f"{folder}/data.npz", Samples(np.zeros((2, 1, 8, 8), np.uint8), np.array([3, 5])))
+    ...     len(load_samples(f"{folder}/data.npz"))
+    2
+    """
     arrays: dict[str, NDArray[Any]] = {"images": samples.images, "labels": samples.labels}
     if samples.overlays:
         arrays["overlay_ids"] = samples.overlay_ids
@@ -57,7 +89,17 @@ def save_samples(path: str | os.PathLike[str], samples: Samples) -> None:
 
 
 def load_samples(path: str | os.PathLike[str]) -> Samples:
-    """Read samples written by `save_samples`, or by anyone with arrays ``images`` and ``labels``."""
+    """Read samples written by `save_samples`, or by anyone with arrays ``images`` and ``labels``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> samples = Samples(np.zeros((2, 1, 8, 8), np.uint8), np.array([3, 5]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_samples(f"{folder}/data.npz", samples)
+    ...     load_samples(f"{folder}/data.npz").labels.tolist()
+    [3, 5]
+    """
     file = Path(path)
     try:
         with np.load(file, allow_pickle=False) as content:
@@ -80,7 +122,7 @@ def train_federated(
     users: Sequence[Samples],
     plan: FederationPlan,
     updates: Mapping[int, Update] | None = None,
-    progress: bool = False,
+    show_progress: bool = False,
     honest: Update = train_update,
     folder: FederationFolder | None = None,
 ) -> FederatedResult:
@@ -93,7 +135,7 @@ def train_federated(
     plan : FederationPlan
     updates : mapping of int to callable, optional
         What some users do instead of `train_update`: attackers, and users that fall silent (None for a reply).
-    progress : bool
+    show_progress : bool
         Show rounds on stderr.
     honest : callable
         What the others do; by default they train on the CPU.
@@ -123,7 +165,7 @@ def train_federated(
     special = dict(updates or {})
     numbers = range(federation.round + 1, plan.settings.rounds + 1)
     total = sum(len(federation.draw_users(number)) for number in numbers)
-    with show_progress("federated", total, quiet=not progress) as bar:
+    with open_bar("federated", total, quiet=not show_progress) as bar:
         for number in numbers:
             for user, assignment in federation.assign().items():
                 reply = special.get(user, honest)(assignment, users[user])

@@ -38,6 +38,13 @@ class Assignment:
         Seed of all randomness in the local training of each model: a function of the model, the user and the round.
     models : mapping of int to arrays
         Starting weights of each model of the user's column.
+
+    Examples
+    --------
+    >>> weights = {"w": np.zeros(2, np.float32)}
+    >>> task = Assignment(0, 1, "nonce", (1, 8, 8), TrainingSettings(), seeds={4: 7}, models={4: weights})
+    >>> list(task.models)
+    [4]
     """
 
     user: int
@@ -61,6 +68,12 @@ class Parcel:
         Bytes it takes up now, unopened.
     open : callable
         Decodes it; may raise anything.
+
+    Examples
+    --------
+    >>> parcel = Parcel.wrap(np.zeros((2, 3), np.float32))
+    >>> parcel.dtype, parcel.shape, parcel.size
+    ('float32', (2, 3), 24)
     """
 
     dtype: str
@@ -84,6 +97,11 @@ class Reply:
         An honest one holds ``round``, ``nonce`` and ``samples`` (how many it trained on).
     models : mapping
         Arrays by name for each model, under the model's index as text.
+
+    Examples
+    --------
+    >>> Reply({"round": 1}, {"0": {"w": Parcel.wrap(np.zeros(2))}}).models["0"]["w"].shape
+    (2,)
     """
 
     envelope: Mapping[str, object]
@@ -95,7 +113,15 @@ Update = Callable[[Assignment, Samples], Reply | None]
 
 
 def answer(assignment: Assignment, samples: int, models: Mapping[int, Arrays]) -> Reply:
-    """Return the reply of a user who followed the protocol."""
+    """Return the reply of a user who followed the protocol.
+
+    Examples
+    --------
+    >>> weights = {"w": np.zeros(2, np.float32)}
+    >>> task = Assignment(0, 1, "nonce", (1, 8, 8), TrainingSettings(), seeds={4: 7}, models={4: weights})
+    >>> answer(task, samples=30, models={4: weights}).envelope
+    {'round': 1, 'nonce': 'nonce', 'samples': 30}
+    """
     envelope = {"round": assignment.round, "nonce": assignment.nonce, "samples": samples}
     parcels = {
         str(model): {name: Parcel.wrap(array) for name, array in arrays.items()} for model, arrays in models.items()
@@ -132,6 +158,11 @@ class FederatedSettings:
         Users share a column where they are grouped (see docs/federated.md).
     timeout : float
         Seconds a round waits for replies; what is late or missing does not count.
+
+    Examples
+    --------
+    >>> FederatedSettings(rounds=3, sample=100).identity
+    '{"clip_norm": null, "local_epochs": 1, "rule": "mean", "trim": 1}'
     """
 
     rounds: int = 10

@@ -116,6 +116,19 @@ def write_consortium(
     ------
     InputError
         When the folder exists, or a name, host, port or key cannot be used.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.codes import Code
+    >>> from codeward.federated import FederatedSettings
+    >>> from codeward.training import TrainingSettings
+    >>> code = Code([[1, 1, 0], [0, 1, 1]], users=["ann", "bob", "cleo"])
+    >>> plan = FederationPlan(code, TrainingSettings(), FederatedSettings(), (1, 28, 28), seed=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     made = write_consortium(f"{folder}/consortium", plan, ["fl.example.org"])
+    ...     sorted(file.name for file in (made.path / "users" / "ann").iterdir())
+    ['README.md', 'ca.crt', 'environment.sh', 'node.key', 'node.pub']
     """
     target = Path(path)
     if target.exists() or target.is_symlink():

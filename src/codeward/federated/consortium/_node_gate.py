@@ -67,6 +67,11 @@ class GateSettings:
     budget, window
         Bytes a member may send in so many seconds. A reply is many requests, and the server app has to hold it in
         memory before it can judge it: a reply of 10 GB is stopped here or nowhere.
+
+    Examples
+    --------
+    >>> GateSettings(max_request=2**20).budget == 2 * 2**30
+    True
     """
 
     max_request: int = 32 * 2**20

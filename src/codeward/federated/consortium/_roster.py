@@ -163,6 +163,15 @@ class Roster:
         Columns of the code.
     code_digest : str
         `Code.digest` of the code the columns belong to: a roster never meets another code.
+
+    Examples
+    --------
+    >>> lines = [public_line(make_key().public_key()) for _ in range(3)]
+    >>> roster = Roster((Member(0, "ann", lines[0]), Member(1, "bob", lines[1])), n_users=2, code_digest="")
+    >>> roster.find(lines[1]).name, roster.find(lines[2])
+    ('bob', None)
+    >>> [member.name for member in roster.remove("ann").members]
+    ['bob']
     """
 
     members: tuple[Member, ...]

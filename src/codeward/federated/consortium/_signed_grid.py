@@ -199,7 +199,7 @@ class SignedGrid(Grid):
         for reply in self.grid.pull_messages(open_names) if open_names else []:
             name = reply.metadata.reply_to_message_id
             if name in self._asked:
-                replies.append(self._judge(reply, name, *self._asked.pop(name)))
+                replies.append(self._verify_reply(reply, name, *self._asked.pop(name)))
         return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -215,7 +215,7 @@ class SignedGrid(Grid):
                 time.sleep(self.look_every)
         return replies
 
-    def _judge(self, reply: Message, name: str, asked: Metadata, member: Member, nonce: bytes) -> Message:
+    def _verify_reply(self, reply: Message, name: str, asked: Metadata, member: Member, nonce: bytes) -> Message:
         # All that follows from the question; nothing of it is the replier's word.
         metadata = Metadata(
             run_id=asked.run_id,
@@ -255,6 +255,16 @@ def bind_nodes(nodes: Iterable[NodeInfo], roster: Roster) -> dict[int, int]:
     -------
     dict
         Node id to user, in the order of the users.
+
+    Examples
+    --------
+    >>> from codeward.federated.consortium import Member
+    >>> from codeward.federated.consortium._roster import make_key, public_line
+    >>> keys = [public_line(make_key().public_key()) for _ in range(2)]
+    >>> roster = Roster((Member(0, "ann", keys[0]),), n_users=1, code_digest="")
+    >>> nodes = [NodeInfo(node_id=7, public_key=keys[1].encode()), NodeInfo(node_id=9, public_key=keys[0].encode())]
+    >>> bind_nodes(nodes, roster)
+    {9: 0}
     """
     first: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: node.node_id):

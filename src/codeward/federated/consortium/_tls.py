@@ -59,6 +59,12 @@ def make_certificates(hosts: Sequence[str], days: int) -> TlsCertificates:
         DNS names and IP addresses by which users reach the server.
     days : int
         1 to 3650.
+
+    Examples
+    --------
+    >>> made = make_certificates(["fl.example.org"], days=365)
+    >>> made.server_certificate.startswith(b"-----BEGIN CERTIFICATE-----")
+    True
     """
     if not 1 <= days <= _MAX_DAYS:
         raise InputError(f"{days} days: a certificate may last 1 to {_MAX_DAYS} days")
