@@ -9,11 +9,14 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._errors import InputError
+from codeward._errors import InputError, TooLargeError
 from codeward.codes._code import Code
 from codeward.codes._geometry import make_field, split_prime_power
 from codeward.codes._patterns import enumerate_patterns
 from codeward.codes._properties import find_twin_break
+
+#: Entries of the largest minimal code that is built.
+MAX_CELLS = 100_000_000
 
 
 def minimal_code(n_attackers: int, row_weight: int) -> Code:
@@ -27,6 +30,9 @@ def minimal_code(n_attackers: int, row_weight: int) -> Code:
     [[1, 1, 0], [1, 0, 1], [0, 1, 1]]
     """
     _check_positive(n_attackers=n_attackers, row_weight=row_weight)
+    models = comb(n_attackers + row_weight, n_attackers)
+    if models * (n_attackers + row_weight) > MAX_CELLS:
+        raise TooLargeError(f"the minimal code H({n_attackers},{row_weight}) has {models:,} models, too many to build")
     return Code(_recurse(n_attackers, row_weight), construction=f"minimal H({n_attackers},{row_weight})")
 
 

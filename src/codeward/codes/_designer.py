@@ -16,7 +16,7 @@ from codeward._progress import Progress, silent
 from codeward.codes._code import Code
 from codeward.codes._guarantees import Request, check_request, make_request, meets, tracks_groups
 from codeward.codes._incumbent import Incumbent
-from codeward.codes._patterns import count_attacker_sets
+from codeward.codes._patterns import count_attacker_sets, distinct_columns
 
 #: Improving swaps made at most; each looks at all pairs of columns.
 MAX_SWAPS = 500
@@ -337,8 +337,8 @@ def _weighted(
 
 def _describe_groups(matrix: NDArray[np.bool_], found: Incumbent) -> str:
     n_users, k = matrix.shape[1], found.request.n_attackers
-    columns, sizes = np.unique(matrix, axis=1, return_counts=True)
-    distinct = columns.shape[1]
+    sizes = distinct_columns(matrix)[1]
+    distinct = sizes.size
     if distinct == n_users:
         return ""
     if found.groups is not None:

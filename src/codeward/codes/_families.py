@@ -19,6 +19,8 @@ from codeward.codes._guarantees import Request, bound_models, covering_bound
 from codeward.codes._incumbent import Incumbent, covers_cost, family_cost, fitting_cost, thinning_cost
 from codeward.codes._search import OrbitRounds, anneal_coverings, anneal_directly, anneal_orbits
 
+#: Codes with more models than this are not built.
+MAX_MODELS = 20_000
 #: Points of the smaller codes that are searched for and then blown up.
 MAX_BASE_POINTS = 26
 #: Families with more points than this are left out: their blocks outnumber any budget of models.
@@ -121,7 +123,7 @@ def offer_blown_codes(best: Incumbent, work: float, max_points: int = MAX_BASE_P
 
 def _blow_up(best: Incumbent, small: Request, share: float) -> None:
     part = Incumbent(small, bound_models(small), best.deadline, best.rng, work=share)
-    offer_paper(part, best.size)
+    offer_paper(part, min(best.size, MAX_MODELS))
     if share >= LARGE_SHARE:
         OrbitRounds(part).run(share * 0.4)
     anneal_coverings(part, share * 0.6)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError, TooLargeError
 from codeward.codes._code import Code
-from codeward.codes._patterns import count_attacker_sets, enumerate_patterns
+from codeward.codes._patterns import count_attacker_sets, distinct_columns, enumerate_patterns
 from codeward.codes._properties import MAX_PAIRS, count_pairs, find_correction_break, find_margins, find_twin_break
 
 #: The guarantees a code can be designed for: Propositions 1, 2, 14 and 3 of docs/theory.md.
@@ -108,7 +108,7 @@ def meets(matrix: NDArray[np.bool_], request: Request) -> bool:
         return False
     if int(matrix.sum(axis=1).min()) < request.row_weight:
         return False
-    distinct = np.unique(matrix, axis=1)
+    distinct = matrix[:, distinct_columns(matrix)[0]]
     tracking = request.guarantee == "track"
     if tracking and distinct.shape[1] < n_users:
         return False
@@ -135,7 +135,7 @@ def meets(matrix: NDArray[np.bool_], request: Request) -> bool:
 def tracks_groups(matrix: NDArray[np.bool_], request: Request, groups: Request) -> bool:
     """Whether the distinct columns are a tracking code of the groups, and all columns one that corrects for users."""
     correct = Request(request.n_users, request.n_attackers, request.row_weight, "correct", request.margin)
-    return meets(np.unique(matrix, axis=1), groups) and meets(matrix, correct)
+    return meets(matrix[:, distinct_columns(matrix)[0]], groups) and meets(matrix, correct)
 
 
 def covering_bound(n_points: int, block_size: int, strength: int, fold: int = 1) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from codeward.codes._geometry import covers
 from codeward.codes._guarantees import Request, meets
-from codeward.codes._patterns import count_attacker_sets
+from codeward.codes._patterns import count_attacker_sets, distinct_columns
 from codeward.codes._properties import MAX_PAIRS
 
 #: Units a quiet core does in a second.
@@ -209,7 +209,7 @@ class Incumbent:
 
     def _pay_check(self, matrix: NDArray[np.bool_], request: Request) -> bool:
         """Spend what a check costs; False when it is too much, or more than is left once there is a code."""
-        distinct = np.unique(matrix, axis=1).shape[1]
+        distinct = distinct_columns(matrix)[0].size
         cost = check_cost(distinct, len(matrix), request)
         if count_attacker_sets(distinct, request.strength) > MAX_VERIFIED or cost > MAX_CHECK:
             return False
@@ -227,7 +227,7 @@ class Incumbent:
             for i in range(len(blocks)):
                 changed = blocks.copy()
                 changed[i, user] = False
-                distinct = np.unique(changed, axis=1)
+                distinct = changed[:, distinct_columns(changed)[0]]
                 self.work -= covers_cost(distinct.shape[1], self.request.strength)
                 if covers(distinct, self.request.strength, self.request.margin):
                     blocks = changed

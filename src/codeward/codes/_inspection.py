@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from codeward.codes._code import Code
 from codeward.codes._guarantees import models_lower_bound
-from codeward.codes._patterns import PatternTable, count_attacker_sets, enumerate_patterns
+from codeward.codes._patterns import PatternTable, count_attacker_sets, distinct_columns, enumerate_patterns
 from codeward.codes._properties import (
     MAX_PAIRS,
     Break,
@@ -134,7 +134,7 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
         max_attackers = code.n_users
     # Users with equal columns are one user to everything but tracking, so their columns are tabulated once: the first
     # user stands for the others, which keeps witnesses the lexicographically first ones.
-    first = np.sort(np.unique(code.matrix, axis=1, return_index=True)[1])
+    first, _ = distinct_columns(code.matrix)
     distinct = code if first.size == code.n_users else Code(code.matrix[:, first])
     table = _tabulate(distinct, max_attackers)
     limit = table.max_attackers

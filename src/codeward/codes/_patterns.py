@@ -200,6 +200,18 @@ def unpack_words(words: NDArray[np.uint64], n_bits: int) -> NDArray[np.bool_]:
     return np.unpackbits(octets, axis=1, count=n_bits, bitorder="little").astype(bool)
 
 
+def distinct_columns(matrix: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first user of each distinct column, ascending, and how many users share it."""
+    words = pack_words(matrix.T)
+    order = sort_rows(words)
+    new = np.ones(order.size, dtype=bool)
+    new[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
+    heads = np.flatnonzero(new)
+    first = order[heads]  # the sort is stable
+    rank = np.argsort(first)
+    return first[rank], np.diff(np.append(heads, order.size))[rank]
+
+
 def full_words(n_bits: int) -> NDArray[np.uint64]:
     """Return the all-ones pattern, shape (W,)."""
     full: NDArray[np.uint64] = pack_words(np.ones((1, n_bits), dtype=bool))[0]

@@ -19,7 +19,7 @@ import numpy as np
 from codeward._errors import TooLargeError, UnmetError
 from codeward.codes._annealing import anneal_blocks, anneal_pairs, start_blocks, start_pairs
 from codeward.codes._coverings import fit_multiplicities, fits_exact, solve_covering, spread_columns
-from codeward.codes._families import offer_blown_codes, offer_families, offer_paper
+from codeward.codes._families import MAX_MODELS, offer_blown_codes, offer_families, offer_paper
 from codeward.codes._guarantees import Request, bound_models, tracks_groups
 from codeward.codes._incumbent import MAX_CHECK, MAX_VERIFIED, SOLVER_COST, WORK_PER_SECOND, Incumbent, check_cost
 from codeward.codes._orbits import OrbitSearch, orbit_matrix
@@ -126,8 +126,6 @@ def spread_groups(best: Incumbent, part: Incumbent) -> None:
         best.matrix, best.construction = matrix, f"{part.construction} on {v} groups of users"
 
 
-#: Codes with more models than this are not built.
-MAX_MODELS = 20_000
 #: Rows of the plain tracking code that every search for one begins with.
 MAX_PLAIN_ROWS = 2_000
 #: From this many users on, codes on fewer points get most of the effort.
