@@ -267,6 +267,8 @@ def test_most_models_alone_gives_the_largest_row_weight() -> None:
         ({"n_users": 3, "n_attackers": 1, "row_weight": 1, "weights": [1, float("nan"), 1]}, "user 1"),
         ({"n_users": 4, "n_attackers": 1, "utilization": 0.6, "weights": [97, 1, 1, 1], "time_limit": 1}, "samples"),
         ({"n_users": 2000, "n_attackers": 3, "row_weight": 1990}, "models"),
+        ({"n_users": 50, "n_attackers": 25, "row_weight": 10, "time_limit": 1}, "6225 models"),
+        ({"n_users": 1_000_000, "n_attackers": 3, "utilization": 0.5}, "100,000 are the most"),
     ],
 )
 def test_bad_requests_are_refused_with_the_reason(asked: dict, why: str) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from codeward import InputError, inspect
+from codeward._errors import TooLargeError
 from codeward.codes import (
     add_row_of_ones,
     duplicated_code,
@@ -80,3 +81,8 @@ def test_margins_explain_what_the_paper_measured(k, r, n, margins):
     found = inspect(duplicated_code(n, k, r))
     assert found.margin == margins
     assert np.all(np.array(found.margin_track) == 0)  # duplicated columns cannot be told apart
+
+
+def test_a_minimal_code_too_large_to_build_is_refused_with_its_size():
+    with pytest.raises(TooLargeError, match="183,579,396 models"):
+        minimal_code(25, 10)

@@ -1,6 +1,7 @@
 """Fast property checks against a brute-force twin that reads like the definitions."""
 
 from itertools import chain, combinations
+from math import comb
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from codeward import Code, inspect
 from codeward._errors import TooLargeError
 from codeward.codes import (
+    count_attacker_sets,
     duplicated_code,
     enumerate_patterns,
     find_correction_break,
@@ -18,7 +20,12 @@ from codeward.codes import (
     find_margins,
     find_smallest_cover,
     find_tracking_break,
+    pack_words,
+    sort_rows,
+    unpack_words,
 )
+from codeward.codes._patterns import distinct_columns
+from codeward.codes._properties import count_pairs
 
 
 def subsets(n, k):
@@ -190,3 +197,79 @@ def test_a_code_that_is_bdc_but_not_bcc_is_told_apart():
     found = inspect(Code([[1, 0], [0, 1]]))
     assert (found.detect, found.correct) == (1, 0)
     assert sorted(found.witness["correct"].attackers) == [(0,), (1,)]
+
+
+def test_attacker_sets_are_counted_as_binomials():
+    for n in range(6):
+        for k in range(8):
+            assert count_attacker_sets(n, k) == sum(comb(n, j) for j in range(min(k, n) + 1))
+    assert count_attacker_sets(1000, 3) == 1 + 1000 + 499_500 + 166_167_000
+
+
+@given(arrays(bool, st.tuples(st.integers(1, 4), st.integers(1, 9))))
+def test_distinct_columns_are_the_first_of_their_like(matrix):
+    first, shared = distinct_columns(matrix)
+    columns = [tuple(column) for column in matrix.T.tolist()]
+    assert first.tolist() == [j for j, column in enumerate(columns) if columns.index(column) == j]
+    assert shared.tolist() == [columns.count(columns[j]) for j in first]
+
+
+@pytest.mark.parametrize("n_bits", [1, 7, 8, 63, 64, 65, 128, 129])
+def test_words_hold_bit_i_at_place_i(n_bits):
+    bits = np.eye(n_bits, dtype=bool)
+    words = pack_words(bits)
+    assert words.shape == (n_bits, (n_bits + 63) // 64)
+    assert [sum(int(word) << 64 * i for i, word in enumerate(row)) for row in words] == [1 << i for i in range(n_bits)]
+    assert (unpack_words(words, n_bits) == bits).all()
+
+
+def test_rows_are_sorted_by_their_first_word_first_and_equal_ones_stay_in_order():
+    rows = np.array([[1, 2], [0, 9], [1, 1], [1, 2]], dtype=np.uint64)
+    assert sort_rows(rows).tolist() == [1, 2, 0, 3]
+    assert sort_rows(rows[:, :1]).tolist() == [1, 0, 2, 3]
+
+
+def test_the_limit_on_attacker_sets_counts_those_of_the_limit_itself():
+    code = Code(np.eye(4, dtype=bool))
+    assert len(enumerate_patterns(code, 2, max_sets=11).words) == 11
+    with pytest.raises(TooLargeError, match="11 attacker sets of at most 2 of 4 users"):
+        enumerate_patterns(code, 2, max_sets=10)
+    # 11 sets, 2 members and 4 words each: 66 numbers; wide codes count for more.
+    wide = Code(np.ones((64 * 3, 4), dtype=bool))
+    assert len(enumerate_patterns(wide, 2, max_sets=13).words) == 2
+    with pytest.raises(TooLargeError):
+        enumerate_patterns(wide, 2, max_sets=12)
+
+
+def test_sizes_weights_and_twins_of_a_small_table():
+    table = enumerate_patterns(Code([[1, 1, 0], [0, 0, 1]]), 2)
+    assert table.max_attackers == 2
+    assert table.sizes.tolist() == [0, 1, 1, 2]
+    assert table.weights.tolist() == [0, 1, 1, 2]
+    assert [table.twin_set(row) for row in range(4)] == [(), (1,), (), (1, 2)]
+    assert [count_pairs(table, k) for k in range(3)] == [1, 6, 10]
+
+
+def test_witnesses_are_the_first_of_the_smallest():
+    # Users 0 and 3 hit everything, so do 1 and 2; one pair of complements needs a single user a side.
+    code = Code([[1, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 1]])
+    table = enumerate_patterns(code, 3)
+    assert find_detection_break(table).attackers == ((0, 3),)
+    assert find_correction_break(table).attackers == ((0,), (3,))
+    assert find_correction_break(table).size == 1
+    assert find_tracking_break(table).attackers == ((0,), (3,))
+    margins = find_margins(table)
+    assert (margins.label, margins.tracking, margins.arbitrary) == ((0, 0, 0), (2, 0, 0), (0, 0, 0))
+    assert find_margins(table, 1).tracking == (2,)
+    assert find_margins(table, 9).tracking == (2, 0, 0)
+
+
+def test_a_cover_of_a_code_too_large_for_the_program_is_greedy_and_proves_nothing():
+    matrix = np.zeros((1100, 1000), dtype=bool)
+    matrix[np.arange(1100), np.arange(1100) % 1000] = True
+    matrix[:550, 7] = True
+    lower, cover = find_smallest_cover(Code(matrix))
+    assert lower == 1
+    assert ksum(matrix, cover).all()
+    assert 7 in cover
+    assert len(cover) == 550
