@@ -25,7 +25,7 @@ from codeward._files import write_atomic
 from codeward.codes import Code, inspect
 from codeward.decoding import VoteSet, load_votes
 from codeward.reproduction import unpack_setting
-from codeward.serve._evidence import Examiner, find_alarms
+from codeward.serve._convictions import Examiner, find_alarms
 from codeward.serve._guard import choose_prior
 from codeward.serve._martingale import bet_on_small, compute_p_values
 

@@ -42,9 +42,9 @@ def opened(served_folder):
 def serving(opened, tmp_path):
     """Return a context manager that serves on a free port: ``with serving(limits=...) as (url, app)``."""
     from codeward.serve import Ledger
-    from codeward.serve._app import make_app
+    from codeward.serve._access import ServeSettings
+    from codeward.serve._endpoint import make_app
     from codeward.serve._server import listen, make_server
-    from codeward.serve._settings import ServeSettings
 
     @contextmanager
     def serve(run=opened, ledger=None, token=None, limits=None, trusted_proxies=()):

@@ -13,9 +13,7 @@ import pytest
 
 from codeward._errors import InputError
 from codeward.serve import Ledger
-from codeward.serve._limits import Limits
-from codeward.serve._server import group_address
-from codeward.serve._settings import ServeSettings
+from codeward.serve._access import Limits, ServeSettings, group_address
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -14,8 +14,8 @@ from codeward.decoding import load_votes
 from codeward.experiments import Experiment
 from codeward.runs import RunFolder, find_cell
 from codeward.serve import Ledger, load_models
+from codeward.serve._database import incidents as table
 from codeward.serve._guard import choose_prior
-from codeward.serve._schema import incidents as table
 
 
 def prepare(folder):

@@ -15,8 +15,8 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
 from codeward.serve import Ledger
-from codeward.serve._app import make_app
-from codeward.serve._settings import ServeSettings
+from codeward.serve._access import ServeSettings
+from codeward.serve._endpoint import make_app
 
 KINDS = ("application/json", "application/x-npy", "image/png")
 

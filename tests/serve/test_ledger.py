@@ -256,7 +256,7 @@ def test_readers_do_not_block_writers(tmp_path):
 
 
 def test_exports_hold_everything_in_order(url, tmp_path, monkeypatch):
-    monkeypatch.setattr("codeward.serve._ledger.PAGE", 4)
+    monkeypatch.setattr("codeward.serve._incident_ledger.PAGE", 4)
     with Ledger(url) as ledger:
         ledger.record_all([make_incident(i, target=i % 2) for i in range(10)])
         assert ledger.export(tmp_path / "all.jsonl") == 10

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from codeward.serve._limits import Limits
+from codeward.serve._access import Limits
 
 TOKEN = "a-token-long-enough-to-pass"
 #: An array of 64 bytes without its last one.

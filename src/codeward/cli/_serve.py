@@ -30,15 +30,15 @@ def serve(
 
     Example: codeward run -o runs/demo && codeward serve runs/demo --port 8000
     """
-    from codeward.serve._ledger import DEFAULT_LEDGER, Ledger
-    from codeward.serve._settings import ServeSettings, read_token
+    from codeward.serve._access import ServeSettings, read_token
+    from codeward.serve._incident_ledger import DEFAULT_LEDGER, Ledger
 
     # The cheap checks first: a wrong option is refused before models are loaded.
     settings = ServeSettings(host, port, read_token(token_file), insecure, tuple(trusted_proxy))
     if not (run_dir / "code.json").is_file():
         raise typer.BadParameter(f"{run_dir} is no run folder (no code.json)", param_hint="RUN_DIR")
 
-    from codeward.serve._app import make_app
+    from codeward.serve._endpoint import make_app
     from codeward.serve._opening import open_run
     from codeward.serve._server import listen, run_server
 

@@ -6,18 +6,18 @@ Writing incidents needs a database only; what decodes votes is imported on first
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from codeward.serve._incident import DamagedIncident, Incident, find_incidents
-from codeward.serve._ledger import DEFAULT_LEDGER, Ledger, Verification
+from codeward.serve._incident_ledger import DEFAULT_LEDGER, Ledger, Verification
+from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
 
 if TYPE_CHECKING:
-    from codeward.serve._evidence import Evidence, Examiner, gather_evidence
+    from codeward.serve._convictions import Evidence, Examiner, gather_evidence
     from codeward.serve._opening import GuardedRun, load_models, make_examiner, open_run
 
 _HOME = {
-    "Evidence": "codeward.serve._evidence",
-    "Examiner": "codeward.serve._evidence",
+    "Evidence": "codeward.serve._convictions",
+    "Examiner": "codeward.serve._convictions",
     "GuardedRun": "codeward.serve._opening",
-    "gather_evidence": "codeward.serve._evidence",
+    "gather_evidence": "codeward.serve._convictions",
     "load_models": "codeward.serve._opening",
     "make_examiner": "codeward.serve._opening",
     "open_run": "codeward.serve._opening",

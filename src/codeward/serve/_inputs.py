@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
-from codeward.serve._limits import Limits, refuse
+from codeward.serve._access import Limits, refuse
 
 Shape = tuple[int, int, int]
 Images = NDArray[np.float32]

@@ -12,7 +12,7 @@ from codeward._errors import InputError
 from codeward.codes import Inspection, inspect
 from codeward.decoding import uniform_prior
 from codeward.runs import Cell, SimulatedAttack, find_cell, name_triggered
-from codeward.serve._evidence import Examiner
+from codeward.serve._convictions import Examiner
 from codeward.serve._guard import Guard, choose_prior
 from codeward.serve._inputs import write_png
 from codeward.training import BatchedEnsemble, Ensemble, ModelStore, TrainingSettings

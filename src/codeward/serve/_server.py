@@ -1,7 +1,6 @@
 """The uvicorn server: a socket bound before anything is announced, connections that cannot pile up, a graceful end."""
 
 import asyncio
-import ipaddress
 import os
 import socket
 import sys
@@ -13,8 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from codeward.serve._limits import Limits
-from codeward.serve._settings import ServeSettings
+from codeward.serve._access import Limits, ServeSettings, group_address
 
 #: Seconds an idle connection is kept.
 KEEP_ALIVE = 15
@@ -96,19 +94,6 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self.is_working and not self.transport.is_closing():
             self.transport.write(_TOO_SLOW)
             self.transport.close()
-
-
-def group_address(host: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 one."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return host
 
 
 def listen(settings: ServeSettings) -> tuple[socket.socket, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from codeward import __version__
-from codeward.serve._ledger import Ledger
+from codeward.serve._incident_ledger import Ledger
 
 #: Seconds between looks, and after which a look that has not come back counts as a failure.
 EVERY, PATIENCE = 5.0, 15.0

@@ -1,8 +1,9 @@
-"""The application: routes over a guard, a ledger and a page."""
+"""The guarded endpoint: routes over a guard, a ledger and a page, and what it counts."""
 
 import asyncio
 import json
-from collections import Counter
+import threading
+from collections import Counter as Tally
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -16,24 +17,56 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from codeward import __version__
 from codeward.serve import _answers as answers
+from codeward.serve._access import BodyPool, Gate, Limits, ServeSettings, group_address, read_body, refuse
 from codeward.serve._batching import MicroBatcher, Overloaded
-from codeward.serve._gate import Gate
+from codeward.serve._convictions import gather_evidence
 from codeward.serve._guard import Verdict
-from codeward.serve._incident import Incident, find_incidents
+from codeward.serve._incident_ledger import Ledger
+from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
 from codeward.serve._inputs import digest_image, read_images
-from codeward.serve._ledger import Ledger
-from codeward.serve._limits import BodyPool, Limits, read_body, refuse
-from codeward.serve._metrics import Metrics
 from codeward.serve._opening import GuardedRun
-from codeward.serve._record import EvidenceDesk
-from codeward.serve._server import group_address
-from codeward.serve._settings import ServeSettings
 from codeward.serve._watch import HealthWatch
+
+#: Paths with figures of their own.
+PATHS = ("/predict", "/healthz", "/metrics", "/code", "/incidents", "/evidence", "/gallery", "/openapi.json", "/")
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """Counters of one application, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter("codeward_requests", "Requests answered.", ("path", "status"), registry=self.registry)
+        self._seconds = Histogram(
+            "codeward_request_seconds", "Time to answer.", ("path",), buckets=_SECONDS, registry=self.registry
+        )
+        self.inputs = Counter("codeward_inputs", "Inputs judged.", ("flagged",), registry=self.registry)
+        self.incidents = Counter("codeward_incidents", "Incidents recorded durably.", registry=self.registry)
+        self.passes = Histogram(
+            "codeward_pass_inputs",
+            "Inputs of one pass over the models.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+            registry=self.registry,
+        )
+        self.waiting = Gauge("codeward_waiting_inputs", "Inputs waiting for the models.", registry=self.registry)
+
+    def count_request(self, path: str, status: int, seconds: float) -> None:
+        """Count one answered request."""
+        known = path if path in PATHS else "/page" if path.startswith("/page/") else "other"
+        self._requests.labels(known, str(status)).inc()
+        self._seconds.labels(known).observe(seconds)
+
+    def expose(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
 
 _PAGE = {
     "page.css": "text/css",
@@ -47,6 +80,55 @@ _LARGE = 64 * 1024
 _PASS = 64
 #: Certificates searched at a time: few, so that one client's many do not keep another waiting.
 _CERTIFIED = 8
+
+
+class EvidenceDesk:
+    """Incidents and evidence of the models that serve; other models may share the ledger and are left out.
+
+    Parameters
+    ----------
+    run : GuardedRun
+    ledger : Ledger
+    """
+
+    def __init__(self, run: GuardedRun, ledger: Ledger) -> None:
+        self.run, self.ledger = run, ledger
+        self._lock = threading.Lock()
+        self._newest = -1
+        self._weighed: list[dict[str, Any]] = []
+
+    def list_incidents(self, limit: int, after: int) -> list[dict[str, Any]]:
+        """Return incidents with a number above ``after``, newest first."""
+        code = self.run.guard.code
+        found = self.ledger.entries(
+            limit=limit, run=self.run.cell.id, code_digest=code.digest, after=after, newest_first=True
+        )
+        return [
+            incident.to_json()
+            if isinstance(incident, DamagedIncident)
+            else {
+                "id": incident.id,
+                "time": incident.to_json()["time"],
+                "label": incident.label,
+                "target": incident.target,
+                "attack_probability": incident.attack_probability,
+                "suspects": [code.user_name(user) for user in incident.suspects],
+                "votes": list(incident.votes),
+                "digest": incident.digest,
+            }
+            for incident in found
+        ]
+
+    def weigh(self) -> list[dict[str, Any]]:
+        """Return the evidence of every target; computed once for each newest incident."""
+        with self._lock:
+            newest = self.list_incidents(limit=1, after=0)
+            number = newest[0]["id"] if newest else 0
+            if number != self._newest:
+                found = gather_evidence(self.ledger, self.run.examiner, self.run.cell.id)
+                self._weighed = [evidence.to_json(self.run.guard.code) for evidence in found.values()]
+                self._newest = number
+            return self._weighed
 
 
 def make_app(run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: Limits | None = None) -> FastAPI:
@@ -75,7 +157,7 @@ class _Endpoint:
         self.certifying = MicroBatcher(run.guard.certify, _CERTIFIED, limits.batch)
         self.recording = MicroBatcher(ledger.record_all, _PASS, limits.waiting)
         self.desk = EvidenceDesk(run, ledger)
-        self.in_flight: Counter[str] = Counter()
+        self.in_flight: Tally[str] = Tally()
         self.bodies = BodyPool(limits.pending_bytes)
         self.reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="codeward-body")
         self.health_watch = HealthWatch(ledger, *_watched(run))

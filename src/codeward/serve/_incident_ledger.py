@@ -1,13 +1,10 @@
 """The incident ledger: an append-only table that several replicas of the endpoint may write."""
 
-import csv
-import io
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,16 +14,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward.serve._incident import DamagedIncident, Incident
-from codeward.serve._schema import START, digest_row, extend_chain, head, open_engine, read_url
-from codeward.serve._schema import incidents as table
+from codeward.serve._database import START, digest_row, extend_chain, head, open_engine, read_url
+from codeward.serve._database import incidents as table
+from codeward.serve._incidents import CSV_COLUMNS, DamagedIncident, Incident, from_row, to_line, to_microseconds, to_row
 
 #: Name of the ledger of a run folder where none is given.
 DEFAULT_LEDGER = "ledger.sqlite"
 #: Incidents read from the database at a time.
 PAGE = 1000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_COLUMNS = ("id", "time", "run", "target", "label", "attack_probability", "suspects", "votes", "digest", "code_digest")
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,7 @@ class Ledger:
         try:
             with self._engine.begin() as connection:
                 self._lock_head(connection)
-                connection.execute(update(head).values(checked=_microseconds(datetime.now(UTC))))
+                connection.execute(update(head).values(checked=to_microseconds(datetime.now(UTC))))
         except SQLAlchemyError as error:
             raise self._fail("takes no incidents", error) from error
         self._check_files()
@@ -158,7 +153,7 @@ class Ledger:
                     problems.append(f"incidents {number + 1} to {row.id - 1} are missing")
                 elif row.row_digest is not None and row.chain != extend_chain(value, row.row_digest):
                     problems.append(f"incident {row.id} does not follow the one before it")
-                entry = _from_row(row)
+                entry = from_row(row)
                 if isinstance(entry, DamagedIncident):
                     problems.append(f"incident {row.id}: {entry.damage}")
                 number, value = int(row.id), str(row.chain)
@@ -179,7 +174,7 @@ class Ledger:
             row = connection.execute(select(table).where(table.c.id == number)).first()
         if row is None:
             raise InputError(f"ledger: no incident has the id {number}")
-        found = _from_row(row)
+        found = from_row(row)
         if isinstance(found, DamagedIncident):
             raise InputError(f"ledger: incident {number} is damaged: {found.damage}")
         return found
@@ -220,7 +215,7 @@ class Ledger:
         query = _filter(select(table), target, since, run, code_digest, after)
         query = query.order_by(table.c.id.desc() if newest_first else table.c.id).limit(limit)
         with self._reading() as connection:
-            return [_from_row(row) for row in connection.execute(query)]
+            return [from_row(row) for row in connection.execute(query)]
 
     def count(self, run: str | None = None, code_digest: str | None = None) -> dict[int, int]:
         """Return the number of incidents by target, targets ascending."""
@@ -259,10 +254,10 @@ class Ledger:
         def write(out: Any) -> None:
             nonlocal written
             if suffix == ".csv":
-                out.write((",".join(_COLUMNS) + "\n").encode())
+                out.write((",".join(CSV_COLUMNS) + "\n").encode())
             with self._reading() as connection:
                 for row in self._walk(connection, target, since):
-                    line = _line(_from_row(row), suffix)
+                    line = to_line(from_row(row), suffix)
                     out.write(line.encode())
                     written += bool(line)
 
@@ -343,7 +338,7 @@ class Ledger:
                 numbers.append(kept)
                 continue
             number += 1
-            row = {"id": number} | _to_row(incident)
+            row = {"id": number} | to_row(incident)
             row["row_digest"] = digest_row(row)
             row["chain"] = chain = extend_chain(chain, row["row_digest"])
             rows.append(row)
@@ -366,68 +361,10 @@ def _filter(
     after: int | None,
 ) -> Select[Any]:
     if since is not None:
-        query = query.where(table.c.microseconds >= _microseconds(since))
+        query = query.where(table.c.microseconds >= to_microseconds(since))
     if after is not None:
         query = query.where(table.c.id > after)
     for column, value in ((table.c.target, target), (table.c.run, run), (table.c.code_digest, code_digest)):
         if value is not None:
             query = query.where(column == value)
     return query
-
-
-def _microseconds(time: datetime) -> int:
-    if time.tzinfo is None:
-        raise InputError("ledger: a time must carry a time zone")
-    return (time - _EPOCH) // timedelta(microseconds=1)
-
-
-def _to_row(incident: Incident) -> dict[str, Any]:
-    return {
-        "key": incident.key,
-        "microseconds": _microseconds(incident.time),
-        "run": incident.run,
-        "code_digest": incident.code_digest,
-        "digest": incident.digest,
-        "target": incident.target,
-        "label": incident.label,
-        "attack_probability": incident.attack_probability,
-        "threshold": incident.threshold,
-        "votes": json.dumps(incident.votes, separators=(",", ":")),
-        "suspects": json.dumps(incident.suspects, separators=(",", ":")),
-        "user_probability": json.dumps(incident.user_probability, separators=(",", ":")),
-    }
-
-
-def _from_row(row: Row[Any]) -> Incident | DamagedIncident:
-    if row.row_digest != digest_row(row._mapping):
-        return DamagedIncident(row.id, "it is not as it was written")
-    try:
-        return Incident(
-            votes=tuple(json.loads(row.votes)),
-            attack_probability=row.attack_probability,
-            label=row.label,
-            target=row.target,
-            suspects=tuple(json.loads(row.suspects)),
-            user_probability=tuple(json.loads(row.user_probability)),
-            digest=row.digest,
-            code_digest=row.code_digest,
-            run=row.run,
-            threshold=row.threshold,
-            time=_EPOCH + timedelta(microseconds=row.microseconds),
-            key=row.key,
-            id=row.id,
-        )
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        return DamagedIncident(row.id, f"it cannot be read ({type(error).__name__})")
-
-
-def _line(incident: Incident | DamagedIncident, suffix: str) -> str:
-    content = incident.to_json()
-    if suffix == ".jsonl":
-        return json.dumps(content) + "\n"
-    if isinstance(incident, DamagedIncident):
-        return ""
-    content["suspects"], content["votes"] = (" ".join(map(str, content[name])) for name in ("suspects", "votes"))
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow([content[name] for name in _COLUMNS])
-    return line.getvalue()

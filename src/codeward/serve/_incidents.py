@@ -1,16 +1,21 @@
-"""An incident: one input that looked triggered, with what the models said about it."""
+"""An incident: one input that looked triggered, with what the models said about it; and its row in a database."""
 
+import csv
+import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sqlalchemy import Row
 
 from codeward._errors import InputError
+from codeward.serve._database import digest_row
 
 if TYPE_CHECKING:
     from codeward.codes import Code
@@ -19,6 +24,20 @@ if TYPE_CHECKING:
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: Longest run id and idempotency key.
 MAX_NAME = 200
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Columns of an export as CSV.
+CSV_COLUMNS = (
+    "id",
+    "time",
+    "run",
+    "target",
+    "label",
+    "attack_probability",
+    "suspects",
+    "votes",
+    "digest",
+    "code_digest",
+)
 
 
 def _now() -> datetime:
@@ -155,3 +174,65 @@ def find_incidents(
         )
         for row in np.flatnonzero(decoded.attack_probability > threshold).tolist()
     ]
+
+
+def to_microseconds(time: datetime) -> int:
+    """Return a time as the database keeps it."""
+    if time.tzinfo is None:
+        raise InputError("ledger: a time must carry a time zone")
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def to_row(incident: Incident) -> dict[str, Any]:
+    """Return an incident as a row of the database, without number and digests."""
+    return {
+        "key": incident.key,
+        "microseconds": to_microseconds(incident.time),
+        "run": incident.run,
+        "code_digest": incident.code_digest,
+        "digest": incident.digest,
+        "target": incident.target,
+        "label": incident.label,
+        "attack_probability": incident.attack_probability,
+        "threshold": incident.threshold,
+        "votes": json.dumps(incident.votes, separators=(",", ":")),
+        "suspects": json.dumps(incident.suspects, separators=(",", ":")),
+        "user_probability": json.dumps(incident.user_probability, separators=(",", ":")),
+    }
+
+
+def from_row(row: Row[Any]) -> Incident | DamagedIncident:
+    """Return the incident of a row, or what is wrong with the row."""
+    if row.row_digest != digest_row(row._mapping):
+        return DamagedIncident(row.id, "it is not as it was written")
+    try:
+        return Incident(
+            votes=tuple(json.loads(row.votes)),
+            attack_probability=row.attack_probability,
+            label=row.label,
+            target=row.target,
+            suspects=tuple(json.loads(row.suspects)),
+            user_probability=tuple(json.loads(row.user_probability)),
+            digest=row.digest,
+            code_digest=row.code_digest,
+            run=row.run,
+            threshold=row.threshold,
+            time=_EPOCH + timedelta(microseconds=row.microseconds),
+            key=row.key,
+            id=row.id,
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        return DamagedIncident(row.id, f"it cannot be read ({type(error).__name__})")
+
+
+def to_line(incident: Incident | DamagedIncident, suffix: str) -> str:
+    """Return the line of an incident in an export, ``.jsonl`` or ``.csv``; empty where it has none."""
+    content = incident.to_json()
+    if suffix == ".jsonl":
+        return json.dumps(content) + "\n"
+    if isinstance(incident, DamagedIncident):
+        return ""
+    content["suspects"], content["votes"] = (" ".join(map(str, content[name])) for name in ("suspects", "votes"))
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow([content[name] for name in CSV_COLUMNS])
+    return line.getvalue()
