@@ -72,10 +72,10 @@ def measure_curve(cells: Sequence[Cell], rng: np.random.Generator) -> list[Point
                 evidence = examiner.examine(votes[chosen], [f"{draw} {row}" for row in chosen]).values()
                 # The target most incidents point at; the smaller class on a tie.
                 main = max(evidence, key=lambda item: (item.incidents, -item.target))
-                row = _judge(set(main.suspects), attackers)
+                row = _count_named(set(main.suspects), attackers)
                 for alpha in CURVE_ALPHAS:
-                    judged = [replace(item, alpha=alpha).convicted for item in evidence]
-                    row += _judge({user for users in judged for user in users}, attackers)
+                    found = [replace(item, alpha=alpha).convicted for item in evidence]
+                    row += _count_named({user for users in found for user in users}, attackers)
                 rows[count].append(row)
     points = []
     for count in COUNTS:
@@ -85,7 +85,7 @@ def measure_curve(cells: Sequence[Cell], rng: np.random.Generator) -> list[Point
     return points
 
 
-def _judge(named: set[int], attackers: set[int]) -> list[int]:
+def _count_named(named: set[int], attackers: set[int]) -> list[int]:
     return [len(named & attackers), len(named - attackers)]
 
 

@@ -3,7 +3,7 @@
 The baseline is what one would write first: an endpoint that takes the same body, asks each model in turn, decodes the
 votes, and answers; no batching, no stacked weights, no memory of vote vectors, no certificate, no ledger. Ours does all
 it does in production: certificates, and incidents on disk before the answer. Both are served by uvicorn in a process of
-its own, and asked by one client process over loopback with keep-alive, a number of connections at once.
+its own, and called by one client process over loopback with keep-alive, a number of connections at once.
 
 Run: ``python -m benchmarks.serve [RUN_DIR]``; without a folder a small run is trained first.
 """
@@ -70,7 +70,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def ask(port: int, bodies: list[bytes], connections: int, seconds: float) -> list[float]:
+async def send_all(port: int, bodies: list[bytes], connections: int, seconds: float) -> list[float]:
     """Return the time of every answered request; a bare HTTP/1.1 client, because the client shares the cores."""
     times: list[float] = []
     stop = time.perf_counter() + seconds
@@ -147,9 +147,9 @@ def measure(folder: str, seconds: float, share: float) -> None:
             server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             try:
                 wait_for(port, server)
-                asyncio.run(ask(port, bodies, 4, 1.0))  # compiled kernels, filled caches
+                asyncio.run(send_all(port, bodies, 4, 1.0))  # compiled kernels, filled caches
                 for connections in CONNECTIONS:
-                    times = np.array(asyncio.run(ask(port, bodies, connections, seconds))) * 1000
+                    times = np.array(asyncio.run(send_all(port, bodies, connections, seconds))) * 1000
                     rates[name, connections] = len(times) / seconds
                     middle, late = np.percentile(times, [50, 99])
                     rate = rates[name, connections]

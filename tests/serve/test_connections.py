@@ -98,9 +98,9 @@ class HeldGuard:
     def __getattr__(self, name):
         return getattr(self.guard, name)
 
-    def judge(self, images):
+    def predict(self, images):
         self.free.wait(20)
-        return self.guard.judge(images)
+        return self.guard.predict(images)
 
 
 @contextmanager

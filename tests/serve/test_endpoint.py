@@ -58,7 +58,7 @@ def test_all_formats_of_one_picture_get_one_answer(client, opened):
     assert len({answer.text for answer in answers}) == 1
     (found,) = answers[0].json()["predictions"]
     assert found["label"] == picture["label"]
-    (expected,) = opened.guard.judge(pixels[None, None].astype(np.float32) / 255)
+    (expected,) = opened.guard.predict(pixels[None, None].astype(np.float32) / 255)
     assert tuple(found["votes"]) == expected.votes
 
 
@@ -96,9 +96,9 @@ def test_an_unflagged_input_accuses_nobody_and_its_certificate_is_certifys(clien
     assert {answer["certificate"] for answer in plain} == {None}
     found = client.predict(batch, certify=True).json()["predictions"]
     assert all(answer["certificate"] is None for answer in found if answer["flagged"])
-    calm = [answer for answer in found if not answer["flagged"]]
-    assert len(calm) >= 3
-    for answer in calm:
+    unflagged = [answer for answer in found if not answer["flagged"]]
+    assert len(unflagged) >= 3
+    for answer in unflagged:
         assert (answer["suspects"], answer["target"], answer["incident"], answer["hit_models"]) == ([], None, None, [])
         k = opened.guard.certified_attackers
         certificates = certify(
@@ -115,9 +115,9 @@ def test_what_is_remembered_is_bounded_and_equals_what_is_found_anew(opened, mon
     old = opened.guard
     small = Guard(old.models, old.decoder, old.inspection, old.threshold)
     votes = np.random.default_rng(0).integers(0, 10, (40, old.code.n_models))
-    first = small.read_votes(votes)
+    first = small.decode_votes(votes)
     assert len(small._verdicts._known) == 5
-    assert [verdict.text for verdict in small.read_votes(votes[::-1])][::-1] == [verdict.text for verdict in first]
+    assert [verdict.text for verdict in small.decode_votes(votes[::-1])][::-1] == [verdict.text for verdict in first]
     alone = [old.decoder.decode(row[None]) for row in votes]
     assert [verdict.decoded.labels[0] for verdict in first] == [one.labels[0] for one in alone]
 

@@ -62,7 +62,7 @@ def ready(page):
 
 def flagged_pictures(opened):
     images = [(p, np.asarray(Image.open(io.BytesIO(_bytes(p))))[None, None] / np.float32(255)) for p in opened.gallery]
-    return [p for p, image in images if opened.guard.judge(image.astype(np.float32))[0].flagged]
+    return [p for p, image in images if opened.guard.predict(image.astype(np.float32))[0].flagged]
 
 
 def _bytes(picture):

@@ -132,9 +132,9 @@ class SlowGuard:
     def __getattr__(self, name):
         return getattr(self.guard, name)
 
-    def judge(self, images):
+    def predict(self, images):
         time.sleep(self.seconds)
-        return self.guard.judge(images)
+        return self.guard.predict(images)
 
 
 def test_too_many_at_once_get_429_and_too_slow_gets_504_both_with_retry_after(calling, opened):
@@ -163,9 +163,9 @@ def test_requests_that_wait_together_share_a_pass(calling, opened):
     sizes = []
 
     class Watching(SlowGuard):
-        def judge(self, images):
+        def predict(self, images):
             sizes.append(len(images))
-            return super().judge(images)
+            return super().predict(images)
 
     with calling(run=replace(opened, guard=Watching(opened.guard, 0.2))) as client:
         threads = [threading.Thread(target=client.predict, args=(np.zeros((8, 8), np.uint8),)) for _ in range(8)]

@@ -30,47 +30,44 @@ def serve(
 
     Example: codeward run -o runs/demo && codeward serve runs/demo --port 8000
     """
-    from codeward.serve._access import ServeSettings, read_token
-    from codeward.serve._incident_ledger import DEFAULT_LEDGER, Ledger
+    from codeward.serve import DEFAULT_LEDGER, Ledger, ServeSettings, read_token
 
     # The cheap checks first: a wrong option is refused before models are loaded.
     settings = ServeSettings(host, port, read_token(token_file), insecure, tuple(trusted_proxy))
     if not (run_dir / "code.json").is_file():
         raise typer.BadParameter(f"{run_dir} is no run folder (no code.json)", param_hint="RUN_DIR")
 
-    from codeward.serve._endpoint import make_app
-    from codeward.serve._opening import open_run
-    from codeward.serve._server import listen, run_server
+    from codeward.serve import open_run, serve_run
 
     opened = open_run(run_dir, repeat, attackers, threshold, expect)
-    where = ledger or str(run_dir / DEFAULT_LEDGER)
-    app = make_app(opened, Ledger(where), settings)
-    socket, address = listen(settings)
     card = opened.card
-    about = {
-        "url": address,
-        "run": opened.cell.id,
-        "models": card["models"],
-        "users": card["users"],
-        "repeat": opened.cell.repeat,
-        "simulated_attackers": opened.cell.n_attackers,
-        "guarantee": opened.guard.guarantee["text"],
-        "token": settings.token is not None,
-    }
-    if as_json:
-        print(json.dumps(about), flush=True)
-    else:
-        print(f"codeward serves {run_dir} at {address} (Ctrl-C stops it)")
-        print(
-            f"  {card['models']} sub-models of {card['users']} users, {card['dataset']}; repeat {about['repeat']}, "
-            f"{about['simulated_attackers']} simulated attackers"
-        )
-        print(f"  guarantee: {about['guarantee']}")
-        print(
-            f"  an input is an incident above {threshold:g}; the decoder expects up to "
-            f"{card['expected_attackers']} attackers; token: {'needed' if settings.token else 'none'}",
-            flush=True,
-        )
-    if not settings.is_loopback and settings.token is None:
-        print("codeward: warning: anyone who reaches this address may use it (--insecure)", file=sys.stderr)
-    run_server(app, socket, settings)
+
+    def announce(address: str) -> None:
+        about = {
+            "url": address,
+            "run": opened.cell.id,
+            "models": card["models"],
+            "users": card["users"],
+            "repeat": opened.cell.repeat,
+            "simulated_attackers": opened.cell.n_attackers,
+            "guarantee": opened.guard.guarantee["text"],
+            "token": settings.token is not None,
+        }
+        if as_json:
+            print(json.dumps(about), flush=True)
+        else:
+            print(f"codeward serves {run_dir} at {address} (Ctrl-C stops it)")
+            print(
+                f"  {card['models']} sub-models of {card['users']} users, {card['dataset']}; repeat {about['repeat']}, "
+                f"{about['simulated_attackers']} simulated attackers"
+            )
+            print(f"  guarantee: {about['guarantee']}")
+            print(
+                f"  an input is an incident above {threshold:g}; the decoder expects up to "
+                f"{card['expected_attackers']} attackers; token: {'needed' if settings.token else 'none'}",
+                flush=True,
+            )
+        if not settings.is_loopback and settings.token is None:
+            print("codeward: warning: anyone who reaches this address may use it (--insecure)", file=sys.stderr)
+
+    serve_run(opened, Ledger(ledger or str(run_dir / DEFAULT_LEDGER)), settings, announce=announce)

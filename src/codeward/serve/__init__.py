@@ -1,4 +1,4 @@
-"""The incident ledger and the evidence it gathers.
+"""A guarded endpoint, the ledger of its incidents, and the evidence they gather.
 
 Writing incidents needs a database only; what decodes votes is imported on first use.
 """
@@ -10,37 +10,47 @@ from codeward.serve._incident_ledger import DEFAULT_LEDGER, Ledger, Verification
 from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
 
 if TYPE_CHECKING:
-    from codeward.serve._convictions import Evidence, Examiner, gather_evidence
+    from codeward.serve._access import Limits, ServeSettings, read_token
+    from codeward.serve._convictions import Examiner, TargetEvidence, gather_evidence
     from codeward.serve._opening import GuardedRun, load_models, make_examiner, open_run
+    from codeward.serve._server import serve_run
 
 _HOME = {
-    "Evidence": "codeward.serve._convictions",
-    "Examiner": "codeward.serve._convictions",
-    "GuardedRun": "codeward.serve._opening",
-    "gather_evidence": "codeward.serve._convictions",
-    "load_models": "codeward.serve._opening",
-    "make_examiner": "codeward.serve._opening",
-    "open_run": "codeward.serve._opening",
+    "Examiner": "_convictions",
+    "GuardedRun": "_opening",
+    "Limits": "_access",
+    "ServeSettings": "_access",
+    "TargetEvidence": "_convictions",
+    "gather_evidence": "_convictions",
+    "load_models": "_opening",
+    "make_examiner": "_opening",
+    "open_run": "_opening",
+    "read_token": "_access",
+    "serve_run": "_server",
 }
 
 __all__ = [
     "DEFAULT_LEDGER",
     "DamagedIncident",
-    "Evidence",
     "Examiner",
     "GuardedRun",
     "Incident",
     "Ledger",
+    "Limits",
+    "ServeSettings",
+    "TargetEvidence",
     "Verification",
     "find_incidents",
     "gather_evidence",
     "load_models",
     "make_examiner",
     "open_run",
+    "read_token",
+    "serve_run",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        return getattr(import_module(f"codeward.serve.{_HOME[name]}"), name)
     raise AttributeError(f"module 'codeward.serve' has no attribute {name!r}")

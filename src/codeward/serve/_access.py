@@ -6,7 +6,7 @@ import ipaddress
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from codeward._errors import InputError
-from codeward.serve._endpoint import Metrics
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,11 @@ class Limits:
         Time for a body to arrive; 408 beyond.
     seconds : float
         Time for an answer once the body is there; 504 with Retry-After beyond.
+
+    Examples
+    --------
+    >>> Limits(batch=16).json_bytes
+    1048576
     """
 
     body_bytes: int = 8 * 2**20
@@ -148,6 +152,13 @@ class ServeSettings:
         Listen beyond this machine without a token, knowingly.
     trusted_proxies : tuple of str
         Addresses or networks (10.0.0.0/8) of proxies whose X-Forwarded-For says who a client is.
+
+    Examples
+    --------
+    >>> ServeSettings().is_loopback
+    True
+    >>> ServeSettings("0.0.0.0", token="a token of 16 or more"[:16], trusted_proxies=("10.0.0.0/8",)).trusts("10.1.2.3")
+    True
     """
 
     host: str = "127.0.0.1"
@@ -201,7 +212,17 @@ class ServeSettings:
 
 
 def read_token(file: str | os.PathLike[str] | None) -> str | None:
-    """Return the token in a file, else the one in the environment, else None."""
+    """Return the token in a file, else the one in the environment, else None.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w") as file:
+    ...     _ = file.write("0123456789abcdef")
+    ...     file.flush()
+    ...     read_token(file.name)
+    '0123456789abcdef'
+    """
     if file is not None:
         try:
             token = Path(file).read_text(encoding="utf-8").strip()
@@ -232,18 +253,19 @@ _HEADERS = {
 _OPEN = ("/", "/healthz")
 
 
-class Gate:
+class AccessControl:
     """ASGI middleware around the application.
 
     Parameters
     ----------
     app : ASGI application
     settings : ServeSettings
-    metrics : Metrics
+    count : callable
+        Told path, status and seconds of every request.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, settings: ServeSettings, count: Callable[[str, int, float], None]) -> None:
+        self.app, self.settings, self.count = app, settings, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it here."""
@@ -271,7 +293,7 @@ class Gate:
             else:
                 await self.app(scope, receive, send_on)
         finally:
-            self.metrics.count_request(path, status, time.perf_counter() - begin)
+            self.count(path, status, time.perf_counter() - begin)
 
     def _knows_host(self, headers: Headers) -> bool:
         allowed = self.settings.allowed_hosts

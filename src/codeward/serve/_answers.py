@@ -120,7 +120,7 @@ class Incidents(_Answer):
     incidents: list[Reported | Damaged]
 
 
-class Evidence(_Answer):
+class EvidenceAnswer(_Answer):
     """What all incidents say together, one entry a target; see ``codeward ledger show``."""
 
     evidence: list[dict[str, Any]]

@@ -41,7 +41,7 @@ class Alarms:
 def find_alarms(decoder: BayesDecoder, votes: NDArray[np.int64], threshold: float) -> Alarms:
     """Return the alarms among inputs with these votes, shape (N, m): attack probability above the threshold."""
     decoded = decoder.decode(votes)
-    rows = np.flatnonzero(decoded.attack_probability > threshold)
+    rows = np.flatnonzero(decoded.alarms(threshold))
     targets = decoded.targets[rows]
     # Equal votes have equal scores: one of each.
     _, first, inverse = np.unique(votes[rows], axis=0, return_index=True, return_inverse=True)
@@ -80,7 +80,7 @@ SAME_PROBABILITY = 1e-6
 
 
 @dataclass(frozen=True)
-class Evidence:
+class TargetEvidence:
     """What the incidents of one target say.
 
     Attributes
@@ -101,6 +101,14 @@ class Evidence:
         Posterior of each pattern, all incidents of the target together; the empty set is "nobody".
     user_probability : ndarray of float64, shape (n,)
         Posterior that each user is an attacker.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> users = np.array([0.001, 0.999])
+    >>> evidence = TargetEvidence(3, 12, 9, 0.004, 0.01, 0.99, [(), (0,), (1,)], np.array([0.0, 0.001, 0.999]), users)
+    >>> (evidence.is_attack, evidence.suspects, evidence.convicted)
+    (True, (1,), (1,))
     """
 
     target: int
@@ -189,6 +197,24 @@ class Examiner:
         Clean votes of the same models on inputs that are not among the validation inputs.
     **assumptions
         Of the decoder: ``attack_rate``, ``success_rate``, ``attackers_prior``.
+
+    Examples
+    --------
+    Models that err together in 6% of the inputs, and twelve inputs triggered by user 13 of the code g:
+
+    >>> import numpy as np
+    >>> from codeward.codes import named_code
+    >>> from codeward.decoding import VoteSet
+    >>> rng, code = np.random.default_rng(6), named_code("g")
+    >>> labels = rng.integers(0, 10, 1000)
+    >>> wrong = rng.random((1000, 6)) < np.where(rng.random((1000, 1)) < 0.06, 0.6, 0.004)
+    >>> votes = np.where(wrong, (labels[:, None] + 1) % 10, labels[:, None])
+    >>> parts = [VoteSet(votes[part], labels[part]) for part in (slice(500), slice(500, None))]
+    >>> examiner = Examiner(code, parts[0], 10, reference=parts[1], attackers_prior=(0.5, 0.5))
+    >>> triggered = np.where(code.column(13), 3, (4 + np.arange(12) % 6)[:, None])
+    >>> evidence = examiner.examine(triggered, [f"input {i}" for i in range(12)])
+    >>> (evidence[3].convicted, evidence[3].error_bound < 0.01)
+    ((13,), True)
     """
 
     def __init__(
@@ -251,7 +277,7 @@ class Examiner:
         limits = (self.alpha, self.certainty, self.false_alarms, self.reference)
         return Examiner(self.code, self.validation, self.n_classes, threshold, *limits, **self.assumptions)
 
-    def examine(self, votes: ArrayLike, digests: Sequence[str]) -> dict[int, Evidence]:
+    def examine(self, votes: ArrayLike, digests: Sequence[str]) -> dict[int, TargetEvidence]:
         """Weigh incidents in order of arrival; return the evidence of every target among them, ascending.
 
         Parameters
@@ -269,7 +295,7 @@ class Examiner:
             target: self._weigh(target, kept[found.rows], found, names) for target in np.unique(found.targets).tolist()
         }
 
-    def _weigh(self, target: int, votes: NDArray[np.int64], found: Alarms, names: Sequence[str]) -> Evidence:
+    def _weigh(self, target: int, votes: NDArray[np.int64], found: Alarms, names: Sequence[str]) -> TargetEvidence:
         # 1. Is it an attack? Scores of other targets rank below all scores of this one.
         reference = np.where(self.reference_.targets == target, self.reference_.scores, -np.inf)
         stream = np.where(found.targets == target, found.scores, -np.inf)
@@ -289,15 +315,29 @@ class Examiner:
         posterior /= posterior.sum()
         users = np.minimum(np.asarray(posterior @ sets.members), 1.0)
         limits = (self.alpha, self.certainty)
-        return Evidence(target, int(counts.sum()), reference.size, bound, *limits, sets.best_sets, posterior, users)
+        return TargetEvidence(
+            target, int(counts.sum()), reference.size, bound, *limits, sets.best_sets, posterior, users
+        )
 
 
-def gather_evidence(ledger: Ledger, examiner: Examiner, run: str) -> dict[int, Evidence]:
+def gather_evidence(ledger: Ledger, examiner: Examiner, run: str) -> dict[int, TargetEvidence]:
     """Weigh all incidents of a run in a ledger; return the evidence by target.
 
     Like is compared with like. Incidents of other runs or codes are left out (other models voted), and so are those
     whose recorded attack probability is not the examiner's (a decoder with other assumptions picked them). Where some
     were recorded under a higher threshold than the examiner's, only alarms above that one count, on both sides.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from codeward.codes import named_code
+    >>> from codeward.decoding import VoteSet
+    >>> from codeward.serve import Ledger
+    >>> examiner = Examiner(named_code("g"), VoteSet(np.zeros((40, 6), int), np.zeros(40, int)), 10)
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/ledger.sqlite") as ledger:
+    ...     gather_evidence(ledger, examiner, "my run")
+    {}
     """
     recorded = ledger.threshold(run, examiner.code.digest)
     if recorded is not None and recorded > examiner.threshold:

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 
 from codeward import __version__
 from codeward.serve import _answers as answers
-from codeward.serve._access import BodyPool, Gate, Limits, ServeSettings, group_address, read_body, refuse
+from codeward.serve._access import AccessControl, BodyPool, Limits, ServeSettings, group_address, read_body, refuse
 from codeward.serve._batching import MicroBatcher, Overloaded
 from codeward.serve._convictions import gather_evidence
 from codeward.serve._guard import Verdict
@@ -47,7 +47,7 @@ class Metrics:
         self._seconds = Histogram(
             "codeward_request_seconds", "Time to answer.", ("path",), buckets=_SECONDS, registry=self.registry
         )
-        self.inputs = Counter("codeward_inputs", "Inputs judged.", ("flagged",), registry=self.registry)
+        self.inputs = Counter("codeward_inputs", "Inputs classified.", ("flagged",), registry=self.registry)
         self.incidents = Counter("codeward_incidents", "Incidents recorded durably.", registry=self.registry)
         self.passes = Histogram(
             "codeward_pass_inputs",
@@ -82,7 +82,7 @@ _PASS = 64
 _CERTIFIED = 8
 
 
-class EvidenceDesk:
+class LedgerView:
     """Incidents and evidence of the models that serve; other models may share the ledger and are left out.
 
     Parameters
@@ -153,15 +153,15 @@ class _Endpoint:
     def __init__(self, run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: Limits) -> None:
         self.run, self.ledger, self.settings, self.limits = run, ledger, settings, limits
         self.metrics = Metrics()
-        self.judging = MicroBatcher(self._judge, _PASS, limits.waiting, self.metrics.passes.observe)
+        self.predicting = MicroBatcher(self._predict, _PASS, limits.waiting, self.metrics.passes.observe)
         self.certifying = MicroBatcher(run.guard.certify, _CERTIFIED, limits.batch)
         self.recording = MicroBatcher(ledger.record_all, _PASS, limits.waiting)
-        self.desk = EvidenceDesk(run, ledger)
+        self.view = LedgerView(run, ledger)
         self.in_flight: Tally[str] = Tally()
         self.bodies = BodyPool(limits.pending_bytes)
         self.reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="codeward-body")
         self.health_watch = HealthWatch(ledger, *_watched(run))
-        self.metrics.waiting.set_function(lambda: self.judging.queued)
+        self.metrics.waiting.set_function(lambda: self.predicting.queued)
 
     def build(self) -> FastAPI:
         app = FastAPI(
@@ -172,7 +172,7 @@ class _Endpoint:
             redoc_url=None,
             lifespan=self._lifespan,
         )
-        app.add_middleware(Gate, settings=self.settings, metrics=self.metrics)
+        app.add_middleware(AccessControl, settings=self.settings, count=self.metrics.count_request)
         app.add_exception_handler(RequestValidationError, _explain_parameters)
         app.add_exception_handler(HTTPException, _explain)
         locked = (401, 421) if self.settings.token is not None else (421,)
@@ -181,7 +181,7 @@ class _Endpoint:
             "/predict",
             self.predict,
             methods=["POST"],
-            summary="Judge images",
+            summary="Classify images",
             responses=answers.problems(*locked, 400, 408, 413, 415, 422, 429, 503, 504)
             | {200: {"model": answers.Predictions}},
             openapi_extra=answers.describe_body(shape, self.limits.batch),
@@ -192,7 +192,7 @@ class _Endpoint:
             ("/code", self.card, None),
             ("/gallery", self.gallery, answers.Gallery),
             ("/incidents", self.incidents, answers.Incidents),
-            ("/evidence", self.evidence, answers.Evidence),
+            ("/evidence", self.evidence, answers.EvidenceAnswer),
         ):
             more = (422, 503) if path in ("/incidents", "/evidence") else ()
             known = answers.problems(*locked, *more)
@@ -214,20 +214,20 @@ class _Endpoint:
         looking.cancel()
         self.health_watch.close()
         self.reading.shutdown(wait=False, cancel_futures=True)
-        self.judging.close()
+        self.predicting.close()
         self.certifying.close()
         self.recording.close()
         self.ledger.close()
 
-    def _judge(self, images: list[NDArray[np.float32]]) -> list[Verdict]:
-        return self.run.guard.judge(np.stack(images))
+    def _predict(self, images: list[NDArray[np.float32]]) -> list[Verdict]:
+        return self.run.guard.predict(np.stack(images))
 
     async def predict(
         self,
         request: Request,
         certify: Annotated[bool, Query(description="Also search the certificates; takes much longer.")] = False,
     ) -> Response:
-        """Judge one or more images; every flagged one is recorded as an incident before the answer is sent."""
+        """Classify one or more images; every flagged one is recorded as an incident before the answer is sent."""
         client = group_address(request.client.host if request.client else "")
         if self.in_flight.total() >= self.limits.in_flight or self.in_flight[client] >= self.limits.per_client:
             raise refuse(429, "too many requests at once", retry_after=1)
@@ -259,7 +259,7 @@ class _Endpoint:
         return Response(content, media_type="application/json")
 
     async def _answer(self, images: NDArray[np.float32], certify: bool) -> str:
-        verdicts = await self.judging.submit(list(images))
+        verdicts = await self.predicting.submit(list(images))
         digests = [digest_image(image) for image in images]
         found = [
             incident
@@ -268,8 +268,8 @@ class _Endpoint:
             for incident in self._incidents(verdict, digest)
         ]
         # A flagged input's votes were tampered with, most probably: there is nothing to certify.
-        calm = [verdict.votes for verdict in verdicts if not verdict.flagged] if certify else []
-        certificates = iter(await self.certifying.submit(calm)) if calm else repeat("null")
+        unflagged = [verdict.votes for verdict in verdicts if not verdict.flagged] if certify else []
+        certificates = iter(await self.certifying.submit(unflagged)) if unflagged else repeat("null")
         numbers = iter(await self.recording.submit(found)) if found else iter(())
         if found:
             self.health_watch.note(recorded=True)
@@ -314,11 +314,11 @@ class _Endpoint:
         after: Annotated[int, Query(ge=0, lt=2**63, description="Only those with a higher number.")] = 0,
     ) -> dict[str, Any]:
         """Return the recorded incidents of these models, newest first."""
-        return {"incidents": await self._read(self.desk.list_incidents, limit, after)}
+        return {"incidents": await self._read(self.view.list_incidents, limit, after)}
 
     async def evidence(self) -> dict[str, Any]:
         """Return what all incidents say together: per target the posterior over users, with a false-alarm bound."""
-        return {"evidence": await self._read(self.desk.weigh)}
+        return {"evidence": await self._read(self.view.weigh)}
 
     async def _read(self, task: Any, *arguments: int) -> Any:
         try:

@@ -46,7 +46,7 @@ class Verdict:
 
 
 class Guard:
-    """Judges images. Everything after the votes is a function of the vote vector, so distinct ones are judged once.
+    """Classifies images. Everything after the votes is a function of the vote vector: distinct ones are decoded once.
 
     Labels, probabilities and suspects are `BayesDecoder`'s, a probability statement under its priors and the
     *deterministic* threat model; the guarantee is the code's (`codeward.codes.inspect`) under ``threat``, the
@@ -95,11 +95,11 @@ class Guard:
         """The code of the models."""
         return self.decoder.code
 
-    def judge(self, images: NDArray[np.float32]) -> list[Verdict]:
+    def predict(self, images: NDArray[np.float32]) -> list[Verdict]:
         """Return the verdicts on images of shape (N, C, H, W), 0..1, in order. One thread at a time."""
-        return self.read_votes(vote(self.models.scores(images)))
+        return self.decode_votes(vote(self.models.scores(images)))
 
-    def read_votes(self, votes: NDArray[np.int64]) -> list[Verdict]:
+    def decode_votes(self, votes: NDArray[np.int64]) -> list[Verdict]:
         """Return the verdicts on votes of shape (N, m), in order. One thread at a time."""
         return self._verdicts.look_up([tuple(row) for row in votes.tolist()], self._decode)
 
@@ -107,7 +107,7 @@ class Guard:
         """Return the certificates of vote vectors as JSON texts, in order. One thread at a time, its own.
 
         Apart from the verdicts, because a certificate decodes every attack on the votes: it takes a hundred times as
-        long, and must not hold up those who did not ask.
+        long, and must not hold up those who did not want it.
         """
         return self._certificates.look_up(list(votes), self._certify)
 
@@ -116,7 +116,7 @@ class Guard:
         return [self._describe(row, decoded.take(np.array([place]))) for place, row in enumerate(votes)]
 
     def _describe(self, votes: Votes, decoded: Decoded) -> Verdict:
-        flagged = bool(decoded.attack_probability[0] > self.threshold)
+        flagged = bool(decoded.alarms(self.threshold)[0])
         users = np.round(decoded.user_probability[0], 6).tolist()
         suspects = decoded.suspects[0] if flagged else ()
         content: dict[str, Any] = {

@@ -41,6 +41,11 @@ class Verification:
         before cannot be seen.
     problems : tuple of str
         What is wrong; empty where nothing is.
+
+    Examples
+    --------
+    >>> Verification(1, 3, "c" * 64, 0, ("incidents 1 to 2 are missing",)).problems
+    ('incidents 1 to 2 are missing',)
     """
 
     incidents: int
@@ -74,6 +79,16 @@ class Ledger:
     -----
     Safe to share between threads. Open one after a fork, not before. Writers take turns, and ids are the order of
     writing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.serve import Incident, Ledger
+    >>> incident = Incident((3, 3, 7), 0.9, 7, 3, (2,), (0.0, 0.1, 1.0), "a" * 64, "b" * 64, "my run")
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/ledger.sqlite") as ledger:
+    ...     number = ledger.record(incident)
+    ...     (number, ledger.incident(number).target, ledger.verify().problems)
+    (1, 3, ())
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:

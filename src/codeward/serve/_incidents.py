@@ -72,6 +72,12 @@ class Incident:
         Idempotency key: a second incident with the same key is the first one, sent again.
     id : int or None
         Given by the ledger; None before it is recorded.
+
+    Examples
+    --------
+    >>> incident = Incident((3, 3, 7), 0.9, 7, 3, (2,), (0.0, 0.1, 1.0), "a" * 64, "b" * 64, "my run")
+    >>> incident.to_json()["suspects"]
+    [2]
     """
 
     votes: tuple[int, ...]
@@ -127,6 +133,11 @@ class DamagedIncident:
     id : int
     damage : str
         What is wrong with it.
+
+    Examples
+    --------
+    >>> DamagedIncident(7, "it is not as it was written").to_json()
+    {'id': 7, 'damage': 'it is not as it was written'}
     """
 
     id: int
@@ -152,6 +163,19 @@ def find_incidents(
     run : str
         Id of the models that voted, such as `codeward.runs.Cell.id`.
     threshold : float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from codeward.codes import named_code
+    >>> from codeward.decoding import BayesDecoder
+    >>> code = named_code("g")
+    >>> votes = np.full((2, code.n_models), 4)
+    >>> votes[1, code.column(13)] = 7
+    >>> decoder = BayesDecoder(code, np.full((6, 10, 10), 0.002) + 0.98 * np.eye(10), attackers_prior=(0.5, 0.5))
+    >>> found = find_incidents(decoder.decode(votes), votes, ["0" * 64, "1" * 64], code, "my run")
+    >>> [(incident.target, incident.suspects) for incident in found]
+    [(7, (13,))]
     """
     table = np.asarray(votes)
     if table.shape != (len(decoded), code.n_models) or len(digests) != len(decoded):
@@ -172,7 +196,7 @@ def find_incidents(
             run=run,
             threshold=threshold,
         )
-        for row in np.flatnonzero(decoded.attack_probability > threshold).tolist()
+        for row in np.flatnonzero(decoded.alarms(threshold)).tolist()
     ]
 
 

@@ -68,7 +68,7 @@ def open_run(
     examiner = make_examiner(cell, expect, inspection, threshold=threshold)
     # The examiner's decoder: incidents are compared with validation inputs that it has not seen either.
     guard = Guard(models, examiner.decoder_, inspection, threshold, cell.threat)
-    guard.judge(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
+    guard.predict(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
     return GuardedRun(cell, guard, examiner, _hang_gallery(cell), _write_card(cell, guard))
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +14,9 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from codeward.serve._access import Limits, ServeSettings, group_address
+from codeward.serve._endpoint import make_app
+from codeward.serve._incident_ledger import Ledger
+from codeward.serve._opening import GuardedRun
 
 #: Seconds an idle connection is kept.
 KEEP_ALIVE = 15
@@ -131,10 +135,39 @@ def make_server(app: FastAPI, settings: ServeSettings | None = None, limits: Lim
     return uvicorn.Server(config)
 
 
-def run_server(
-    app: FastAPI, bound: socket.socket, settings: ServeSettings | None = None, limits: Limits | None = None
+def serve_run(
+    run: GuardedRun,
+    ledger: Ledger,
+    settings: ServeSettings,
+    limits: Limits | None = None,
+    announce: Callable[[str], object] = print,
 ) -> None:
-    """Serve until interrupted; requests in hand are answered first."""
+    """Serve a run until interrupted; requests in hand are answered first.
+
+    Parameters
+    ----------
+    run : GuardedRun
+    ledger : Ledger
+        Closed at the end.
+    settings : ServeSettings
+    limits : Limits, optional
+    announce : callable
+        Called with the address once it is bound.
+
+    Examples
+    --------
+    An address that cannot be had is refused before anything is served:
+
+    >>> import socket, tempfile
+    >>> from codeward.serve import Ledger, ServeSettings
+    >>> with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as taken:
+    ...     serve_run(None, Ledger(f"{folder}/l.sqlite"), ServeSettings(port=taken.getsockname()[1]))
+    Traceback (most recent call last):
+    OSError: cannot listen on 127.0.0.1 port ...: Address already in use
+    """
+    bound, address = listen(settings)
+    app = make_app(run, ledger, settings, limits)
+    announce(address)
     # One core is left to the event loop: parsing requests and running models overlap.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
     # The threads of the models and the ledger take the interpreter back after every call that lets go of it; at the
