@@ -59,13 +59,12 @@ def measure(flow: Callable[[Callable[[], None]], object]) -> dict[str, set[str]]
 
 def make_flows(work: Path) -> dict[str, Callable[[Callable[[], None]], object]]:
     """Return every flow by name; the run folder comes first, the others read it."""
-    from codeward.serve._app import make_app
-    from codeward.serve._settings import ServeSettings
-
     from codeward.cli import main
     from codeward.codes import Code
     from codeward.estimators import CodedClassifier
     from codeward.serve import Ledger
+    from codeward.serve._access import ServeSettings
+    from codeward.serve._endpoint import make_app
     from codeward.serve._opening import open_run
 
     folder = work / "run"
