@@ -7,7 +7,7 @@ import pytest
 
 from codeward._errors import InputError
 from codeward.data import CATALOG, check_dataset, find_data_dir, load_dataset
-from codeward.data._catalog import DataFile, Entry
+from codeward.data._catalog import CatalogEntry, DataFile
 from codeward.data._datasets import load_files
 
 needs_data = pytest.mark.skipif(not os.environ.get("CODEWARD_DATA"), reason="CODEWARD_DATA is not set")
@@ -69,7 +69,7 @@ def write_fashion(folder: Path, n_train=60, n_test=10, top=9):
 def small_fashion():
     names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
     files = [DataFile(name, None) for name in names]
-    return Entry("small", "", (1, 28, 28), 10, (0.5,), (0.5,), (60, 10), tuple(files[:2]), tuple(files[2:]))
+    return CatalogEntry("small", "", (1, 28, 28), 10, (0.5,), (0.5,), (60, 10), tuple(files[:2]), tuple(files[2:]))
 
 
 def test_files_without_checksum_must_have_the_published_sizes_and_labels(tmp_path):

@@ -12,7 +12,7 @@ pytest.importorskip("pooch")
 
 from codeward._errors import InputError
 from codeward.data import CATALOG, check_dataset, fetch_dataset, load_dataset
-from codeward.data._catalog import DataFile, Download, Entry
+from codeward.data._catalog import CatalogEntry, DataFile, Download
 
 
 class Mirror:
@@ -79,7 +79,7 @@ def clothes(mirror, monkeypatch):
     files = [DataFile(name, md5(content)) for name, content in contents.items()]
     downloads = tuple(Download(name, md5(content)) for name, content in mirror.files.items())
     sizes = (30, 10)
-    entry = Entry(
+    entry = CatalogEntry(
         "clothes", "", (1, 6, 6), 10, (0.5,), (0.5,), sizes, (*files[:2],), (*files[2:],), mirror.url, downloads
     )
     monkeypatch.setitem(CATALOG, "clothes", entry)
@@ -170,7 +170,7 @@ def photos(mirror, monkeypatch):
     files = [DataFile(name, md5(content)) for name, content in contents.items()]
     downloads = (Download("photos.tar.gz", md5(mirror.files["photos.tar.gz"])),)
     sizes = (30, 10)
-    entry = Entry(
+    entry = CatalogEntry(
         "photos", "", (1, 6, 6), 10, (0.5,), (0.5,), sizes, (*files[:2],), (*files[2:],), mirror.url, downloads
     )
     monkeypatch.setitem(CATALOG, "photos", entry)
@@ -192,7 +192,7 @@ def test_an_archive_without_a_wanted_file_is_refused(tmp_path, mirror, photos, m
     entry = CATALOG["photos"]
     changed = Download("photos.tar.gz", md5(mirror.files["photos.tar.gz"]))
     fields = (entry.name, "", entry.shape, 10, entry.mean, entry.std, entry.sizes, entry.train, entry.test, entry.home)
-    monkeypatch.setitem(CATALOG, "photos", Entry(*fields, (changed,)))
+    monkeypatch.setitem(CATALOG, "photos", CatalogEntry(*fields, (changed,)))
     with pytest.raises(InputError, match="not the expected archive"):
         fetch_dataset("photos", tmp_path)
     assert not list(tmp_path.iterdir())

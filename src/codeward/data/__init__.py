@@ -1,6 +1,6 @@
 """Data sets, user splits, and the samples users hand in."""
 
-from codeward.data._catalog import CATALOG, Entry
+from codeward.data._catalog import CATALOG, CatalogEntry
 from codeward.data._datasets import DatasetPair, find_data_dir, load_dataset
 from codeward.data._fetch import check_dataset, fetch_dataset
 from codeward.data._samples import Overlay, Samples, render
@@ -8,8 +8,8 @@ from codeward.data._splits import halve_test, plot_class_shares, split_dirichlet
 
 __all__ = [
     "CATALOG",
+    "CatalogEntry",
     "DatasetPair",
-    "Entry",
     "Overlay",
     "Samples",
     "check_dataset",

@@ -31,7 +31,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """A data set by name.
 
     ``mean`` and ``std`` are public constants. They are never computed from users' data: a statistic over all users
@@ -61,11 +61,11 @@ class Entry:
 
 _BATCHES = "cifar-10-batches-bin"
 
-CATALOG: dict[str, Entry] = {
+CATALOG: dict[str, CatalogEntry] = {
     entry.name: entry
     for entry in (
-        Entry("digits", "8x8 digits, ships with scikit-learn", (1, 8, 8), 10, (0.305,), (0.376,), (1258, 539)),
-        Entry(
+        CatalogEntry("digits", "8x8 digits, ships with scikit-learn", (1, 8, 8), 10, (0.305,), (0.376,), (1258, 539)),
+        CatalogEntry(
             "mnist",
             "28x28 handwritten digits, 60,000 + 10,000",
             (1, 28, 28),
@@ -89,7 +89,7 @@ CATALOG: dict[str, Entry] = {
                 Download("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
             ),
         ),
-        Entry(
+        CatalogEntry(
             "fashion-mnist",
             "28x28 pieces of clothing, 60,000 + 10,000",
             (1, 28, 28),
@@ -113,7 +113,7 @@ CATALOG: dict[str, Entry] = {
                 Download("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
             ),
         ),
-        Entry(
+        CatalogEntry(
             "cifar10",
             "32x32 colour photographs, 50,000 + 10,000",
             (3, 32, 32),

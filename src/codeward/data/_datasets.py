@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_bytes
-from codeward.data._catalog import CATALOG, CIFAR_PYTHON_MD5, Entry
+from codeward.data._catalog import CATALOG, CIFAR_PYTHON_MD5, CatalogEntry
 from codeward.data._dataset_files import (
     MAX_UNPACKED_BYTES,
     parse_cifar_binary,
@@ -36,7 +36,7 @@ class DatasetPair:
     train, test : Samples
     n_classes : int
     mean, std : tuple of float
-        Fixed public normalisation constants, never computed from users' data (see `codeward.data._catalog.Entry`).
+        Fixed public normalisation constants, never computed from users' data (see `CatalogEntry`).
     groups : ndarray or None, shape (N,)
         Real user ids of the training samples, where the data bring them.
 
@@ -99,7 +99,7 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
     return DatasetPair(name, train, test, entry.n_classes, entry.mean, entry.std)
 
 
-def load_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
+def load_files(entry: CatalogEntry, folder: Path) -> tuple[Samples, Samples]:
     """Read the files of a catalogued data set, every one verified; the whole must have the published size."""
     train, test = _parse_files(entry, folder)
     for part, samples, size in (("training", train, entry.sizes[0]), ("test", test, entry.sizes[1])):
@@ -110,7 +110,7 @@ def load_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
     return train, test
 
 
-def _parse_files(entry: Entry, folder: Path) -> tuple[Samples, Samples]:
+def _parse_files(entry: CatalogEntry, folder: Path) -> tuple[Samples, Samples]:
     python_batches = folder / "cifar-10-batches-py"
     missing = [file.name for file in entry.train + entry.test if not _is_there(folder / file.name)]
     if missing and entry.name == "cifar10" and python_batches.is_dir():

@@ -13,7 +13,7 @@ from codeward._errors import InputError
 from codeward._files import write_atomic
 from codeward._progress import Progress
 from codeward._progress import show_progress as open_bar
-from codeward.data._catalog import CATALOG, DataFile, Entry
+from codeward.data._catalog import CATALOG, CatalogEntry, DataFile
 from codeward.data._dataset_files import read_checked
 from codeward.data._datasets import find_data_dir, load_files
 
@@ -24,7 +24,7 @@ MIRROR = "CODEWARD_MIRROR"
 _TIMEOUT = 60
 
 
-def find_entry(name: str) -> Entry:
+def find_entry(name: str) -> CatalogEntry:
     """Return the catalogue's entry; an unknown name is refused with the known ones."""
     entry = CATALOG.get(name)
     if entry is None:
@@ -62,7 +62,7 @@ def fetch_dataset(
     return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, show_progress)
 
 
-def fetch_files(entry: Entry, folder: Path, home: str, show_progress: bool = False) -> Path:
+def fetch_files(entry: CatalogEntry, folder: Path, home: str, show_progress: bool = False) -> Path:
     """Bring the files of one entry from ``home`` into ``folder`` (see `fetch_dataset`)."""
     files = entry.train + entry.test
     missing = [file for file in files if not _is_whole(folder, file)]

@@ -212,7 +212,7 @@ class Convolution:
         return out
 
 
-class Pool:
+class MaxPool:
     """Square max-pooling without overlap; the gradient goes to the first maximum of a window, row by row."""
 
     def __init__(self, inputs: Shape, size: int, batch: int, before: Layer | None) -> None:
@@ -362,7 +362,7 @@ class Blueprint:
             top, left = (int(border) for border in layer.padding)
             return Convolution(shape, layer.out_channels, (high, wide), (top, left), self.batch, weight, bias)
         if isinstance(layer, nn.MaxPool2d):
-            return Pool(shape, int(layer.kernel_size), self.batch, before)  # type: ignore[arg-type]
+            return MaxPool(shape, int(layer.kernel_size), self.batch, before)  # type: ignore[arg-type]
         if isinstance(layer, nn.Dropout):
             return Drop(shape, layer.p, self.batch)
         return Rectifier(shape, self.batch) if isinstance(layer, nn.ReLU) else None
