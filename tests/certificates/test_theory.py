@@ -1,6 +1,7 @@
 """docs/theory.md: its statements about votes by trying everything on small codes, and its references by looking."""
 
 import importlib
+import inspect
 import re
 from itertools import combinations, product
 from pathlib import Path
@@ -24,6 +25,15 @@ def test_propositions_are_numbered_in_order():
     assert list(SECTIONS) == list(range(1, len(SECTIONS) + 1))
 
 
+def cited(text):
+    """Numbers after the word Proposition(s): one, several, or a span."""
+    found = set()
+    for words in re.findall(r"Propositions? ((?:\d+(?: \([^)]*\))?(?:, | and | to )?)+)", text):
+        numbers = [int(number) for number in re.findall(r"\d+", words)]
+        found |= set(range(numbers[0], numbers[-1] + 1)) if " to " in words else set(numbers)
+    return found
+
+
 @pytest.mark.parametrize("number", STATED)
 def test_every_proposition_names_its_function_and_a_test_that_exist(number):
     body = STATED[number]
@@ -31,7 +41,9 @@ def test_every_proposition_names_its_function_and_a_test_that_exist(number):
     functions, tests = re.search(r"\*Function\*:\s(.*?)\.\s\*Test\*:\s(.*?)\.\n", body, re.DOTALL).groups()
     for name in re.findall(r"`([\w.]+)`", functions):
         module, _, attribute = name.rpartition(".")
-        assert callable(getattr(importlib.import_module(module), attribute))
+        function = getattr(importlib.import_module(module), attribute)
+        assert callable(function)
+        assert number in cited(inspect.getdoc(function))
     for path, name in re.findall(r"`(\S+)::(\w+)`", tests):
         assert f"def {name}(" in (ROOT / path).read_text()
 

@@ -158,6 +158,8 @@ def design(
 ) -> Design:
     """Design a code: the fewest models for a row weight, or the largest row weight for a number of models.
 
+    Codes are covering designs: Proposition 5 of docs/theory.md.
+
     Parameters
     ----------
     n_users, n_attackers : int

@@ -39,6 +39,7 @@ class BayesDecoder:
     is a probability statement under that model and the priors, not a certificate; `codeward.certify` gives those.
     As printed, Q includes 0 attackers: the empty set under "attack" explains votes exactly as "no attack" does, so with
     the defaults the attack probability of a clean-looking input does not fall below A Q(0) / (A Q(0) + 1 - A) = 0.2.
+    How it is added up: Propositions 16 (patterns) and 17 (pruning, and what it leaves out) of docs/theory.md.
 
     Parameters
     ----------

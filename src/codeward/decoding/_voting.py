@@ -77,14 +77,9 @@ class ConsensusDecoder:
     pattern of x. The verdict is the label that some set of at most k users explains, if there is exactly one; otherwise
     there is no verdict (-1).
 
-    Guarantee (DESIGN.md, "Two threat models"; threat model *arbitrary*: hit models may say anything). Let every 2k-sum
-    of the code have at least 2e + 1 zeros, let at most k users attack and at most e models that they do not hit be
-    wrong. Then the verdict is the true label.
-
-    *Proof.* The true label l is explained by the true attacker set: a dissenting model is hit or one of the e wrong
-    ones. Let another label l' be explained by x'. The models outside s | s', for s and s' the two patterns, number at
-    least 2e + 1, since s | s' is a 2k-sum. Outside s at most e models do not say l, and outside s' at most e do not say
-    l'; so at least one model outside both says l and l' at once, and l = l'. Hence l is the only explained label.
+    Guarantee (Proposition 14 of docs/theory.md; threat model *arbitrary*: hit models may say anything). Let every
+    2k-sum of the code have at least 2e + 1 zeros, let at most k users attack and at most e models that they do not hit
+    be wrong. Then the verdict is the true label.
 
     Without the condition on the code the answer may be "no verdict" and, if more than k users attack or more than e
     clean models err, wrong: it is never a guess between two explained labels.

@@ -37,6 +37,8 @@ def model_key(
 ) -> str:
     """Hash everything a sub-model is a function of (content addressing); nothing of other users enters.
 
+    Isolation: Proposition 15 of docs/theory.md.
+
     Parameters
     ----------
     digests : sequence of str
