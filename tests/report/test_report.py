@@ -17,7 +17,7 @@ from codeward.decoding import BayesDecoder, load_votes
 from codeward.report import build_report, count_steps, write_report
 from codeward.report._picture import adopt_svg
 from codeward.report._run_sections import show_share, state_kept
-from codeward.report._table_builder import Entry, show_number
+from codeward.report._table_builder import TableEntry, show_number
 from codeward.reproduction import PackedSetting
 
 STORED = PackedSetting(Path(__file__).parents[2] / "results" / "cifar10-iid")
@@ -120,9 +120,9 @@ def test_the_same_folder_gives_the_same_bytes(report, folder):
 
 def test_several_repeats_give_mean_and_sample_deviation_and_one_gives_counts():
     shares = [{"count": 1, "of": 4}, {"count": 3, "of": 4}]
-    assert show_share(shares[:1]) == Entry("25.0%", "1 of 4")
-    assert show_share(shares) == Entry("50.0% ± 35.4", "2 times 4")
-    assert show_share([{"count": 0, "of": 0}]) == Entry("none")
+    assert show_share(shares[:1]) == TableEntry("25.0%", "1 of 4")
+    assert show_share(shares) == TableEntry("50.0% ± 35.4", "2 times 4")
+    assert show_share([{"count": 0, "of": 0}]) == TableEntry("none")
     assert show_number([1.0, 3.0]) == "2.00 ± 1.41"
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from codeward.attacks import Position
-from codeward.report import Entry, Table, share_cell
+from codeward.report import Table, TableEntry, share_cell
 from codeward.reproduction import plan_study
 from codeward.reproduction._grid_folder import GridRun, describe_setting, list_common
 from codeward.reproduction._naming import tracking_cell
@@ -40,7 +40,7 @@ def test_decoders_are_compared_on_the_repeats_that_all_of_them_have():
 
 
 def test_a_denominator_of_most_cells_is_said_once_and_the_others_stay():
-    rows = tuple((Entry("x"), share_cell([{"count": of // 2, "of": of}])) for of in (10, 10, 10, 20))
+    rows = tuple((TableEntry("x"), share_cell([{"count": of // 2, "of": of}])) for of in (10, 10, 10, 20))
     table = Table("t", "T", "Note.", "g", ("a", "b"), (("one | two", rows),))
     text = table.to_markdown()
     assert "Where a cell says nothing else: 1 time 10." in text

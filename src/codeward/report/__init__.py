@@ -20,10 +20,10 @@ from codeward.report._page import write_page
 from codeward.report._picture import adopt_svg, draw_code
 from codeward.report._run_report import Report, build_report, count_steps, write_report
 from codeward.report._table_builder import (
-    Entry,
     Groups,
     Share,
     Table,
+    TableEntry,
     auc_cell,
     count_attackers,
     count_repeats,
@@ -35,7 +35,6 @@ from codeward.report._table_builder import (
 
 __all__ = [
     "ATTACKER_STYLES",
-    "Entry",
     "Groups",
     "Line",
     "Marker",
@@ -45,6 +44,7 @@ __all__ = [
     "Share",
     "Style",
     "Table",
+    "TableEntry",
     "accuracy_points",
     "adopt_svg",
     "auc_cell",

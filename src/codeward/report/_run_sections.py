@@ -12,11 +12,11 @@ from codeward.codes import Inspection
 from codeward.report._chart_builder import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc, make_point
 from codeward.report._picture import draw_code
 from codeward.report._run_measures import Detection
-from codeward.report._table_builder import Entry, Share, Table, count_attackers, show_number, sum_up_shares
+from codeward.report._table_builder import Share, Table, TableEntry, count_attackers, show_number, sum_up_shares
 from codeward.runs import ALARM, Cell
 
 Content = dict[str, Any]
-Rows = Sequence[tuple[Entry, ...]]
+Rows = Sequence[tuple[TableEntry, ...]]
 #: Shares of false alarms at which the ROC curve is drawn.
 _FALSE_ALARMS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
 
@@ -237,7 +237,7 @@ def tell_detection(detections: Sequence[Detection]) -> Content:
         times = f"{len(chosen)} times" if len(chosen) > 1 else ""
         auc = [[part.auc for part in parts] for parts in zip(*((d.every, d.others) for d in chosen), strict=True)]
         numbers = (show_number(auc[0], 3), show_number(auc[1], 3), show_number(hits, 1) + "%")
-        rows.append((*_enter(str(size), *numbers), Entry(counts, spread=times)))
+        rows.append((*_enter(str(size), *numbers), TableEntry(counts, spread=times)))
         curves[size] = [
             (_FALSE_ALARMS, [found.hits_at(found.every, rate) for rate in _FALSE_ALARMS]) for found in chosen
         ]
@@ -267,8 +267,8 @@ def tell_certificates(curves: Mapping[str, CertifiedCurve], notes: Sequence[str]
         shares = [float(share) for share in curve.accuracy]
         shares += [0.0] * (top + 1 - len(shares)) if shares[-1] == 0 else []
         counts = [f"{round(share * total):,} of {total:,}" for share in shares]
-        entries = [Entry(f"{100 * share:.1f}%", of) for share, of in zip(shares, counts, strict=True)]
-        rows.append((Entry(name), *entries, *[Entry("not searched")] * (top + 1 - len(entries))))
+        entries = [TableEntry(f"{100 * share:.1f}%", of) for share, of in zip(shares, counts, strict=True)]
+        rows.append((TableEntry(name), *entries, *[TableEntry("not searched")] * (top + 1 - len(entries))))
         style, word = ATTACKER_STYLES[place], name.split()[0]
         told = [f"{name}, k = {k}: {100 * share:.1f}%" for k, share in enumerate(shares)]
         points = tuple(Point(k, share, None, told[k]) for k, share in enumerate(shares))
@@ -296,7 +296,7 @@ def _tabulate_attack(cells: Sequence[Cell], inspection: Inspection) -> Table:
         shares = [
             show_share([group["success"][models] for group in groups]) for models in ("hit_models", "clean_models")
         ]
-        rows.append((_enter_size(size, inspection), *shares, Entry(who, mark="wrap")))
+        rows.append((_enter_size(size, inspection), *shares, TableEntry(who, mark="wrap")))
     return _tabulate(
         "run-attack",
         "Whether the trigger works",
@@ -336,7 +336,7 @@ def _tabulate_triggered(cells: Sequence[Cell], inspection: Inspection) -> Table:
         right, wrong = (
             show_number([group["tracking"][side] for group in groups]) for side in ("true_positives", "false_positives")
         )
-        rows.append((_enter_size(size, inspection), *shares, Entry(right, f"of {size}"), Entry(wrong)))
+        rows.append((_enter_size(size, inspection), *shares, TableEntry(right, f"of {size}"), TableEntry(wrong)))
     heads = [f"{what}, {of}" for what in ("plurality right", "decoder right", "alarms") for of in ("all", "others")]
     return _tabulate(
         "run-triggered",
@@ -357,9 +357,9 @@ def list_groups(cells: Sequence[Cell]) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-def show_share(shares: Sequence[Share]) -> Entry:
+def show_share(shares: Sequence[Share]) -> TableEntry:
     """Return `sum_up_shares` as an entry of a table."""
-    return Entry(*sum_up_shares(shares))
+    return TableEntry(*sum_up_shares(shares))
 
 
 def count_users(k: int) -> str:
@@ -367,13 +367,13 @@ def count_users(k: int) -> str:
     return "1 user" if k == 1 else f"{k} users"
 
 
-def _enter_size(size: int, inspection: Inspection) -> Entry:
+def _enter_size(size: int, inspection: Inspection) -> TableEntry:
     """Return a number of attackers, marked where the code does not promise to correct so many."""
-    return Entry(str(size)) if size <= inspection.correct else Entry(str(size), "past the guarantee", "past")
+    return TableEntry(str(size)) if size <= inspection.correct else TableEntry(str(size), "past the guarantee", "past")
 
 
-def _enter(*texts: str) -> tuple[Entry, ...]:
-    return tuple(Entry(text) for text in texts)
+def _enter(*texts: str) -> tuple[TableEntry, ...]:
+    return tuple(TableEntry(text) for text in texts)
 
 
 def _tabulate(name: str, title: str, note: str, heads: tuple[str, ...], rows: Rows) -> Table:

@@ -14,7 +14,7 @@ Share = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A figure.
 
     Attributes
@@ -66,7 +66,7 @@ class Table:
     note: str
     group: str
     heads: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[tuple[Entry, ...], ...]], ...]
+    groups: tuple[tuple[str, tuple[tuple[TableEntry, ...], ...]], ...]
     folded: bool = False
     quiet: bool = False
 
@@ -129,7 +129,7 @@ def show_number(values: Sequence[float], digits: int = 2) -> str:
 
 
 #: Rows by group, as tables are filled.
-Groups = dict[str, list[tuple[Entry, ...]]]
+Groups = dict[str, list[tuple[TableEntry, ...]]]
 
 
 def make_table(
@@ -148,25 +148,25 @@ def make_table(
     return Table(name, title, note, "setting", heads, frozen, folded, quiet)
 
 
-def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> Entry:
+def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> TableEntry:
     """Return shares of several repeats as a cell; marked where one of them is under ``weak_under``."""
     kept = [share for share in shares if share["of"]]
     value, of = sum_up_shares(kept)
     if not shares:
-        return Entry("")
+        return TableEntry("")
     weak = any(share["count"] < weak_under * share["of"] for share in kept)
     once = f"1 time {kept[0]['of']:,}" if len(kept) == 1 else of
-    return Entry(value, once, "weak" if weak else "", of)
+    return TableEntry(value, once, "weak" if weak else "", of)
 
 
-def auc_cell(values: Sequence[float], inputs: str) -> Entry:
+def auc_cell(values: Sequence[float], inputs: str) -> TableEntry:
     """Return areas under ROC curves as a cell; its shade is how far they are above guessing."""
     if not values:
-        return Entry("")
+        return TableEntry("")
     mean, spread = fmean(values), f"± {stdev(values):.3f}" if len(values) > 1 else ""
     of = f"{len(values)} time{'s' * (len(values) > 1)} {inputs}"
     told = f"{mean:.3f} {spread}".strip()
-    return Entry(f"{mean:.3f}", of, counts=f"{told} ({of})", spread=spread, shade=max(0.0, 2 * mean - 1))
+    return TableEntry(f"{mean:.3f}", of, counts=f"{told} ({of})", spread=spread, shade=max(0.0, 2 * mean - 1))
 
 
 def count_attackers(size: int) -> str:
@@ -180,7 +180,7 @@ def count_repeats(numbers: Sequence[int]) -> str:
     return f"{low} repeat{'s' * (low != 1)}" if low == high else f"{low} to {high} repeats"
 
 
-def shaded_cell(shares: Sequence[Share]) -> Entry:
+def shaded_cell(shares: Sequence[Share]) -> TableEntry:
     """Return shares of several repeats as a cell with a shade."""
     cell = share_cell(shares)
     if not cell.of:
@@ -191,7 +191,7 @@ def shaded_cell(shares: Sequence[Share]) -> Entry:
     return replace(cell, value=value, spread=f"± {spread}" if spread else "", shade=shade, counts=counts)
 
 
-def _mark_down(cell: Entry, common: str) -> str:
+def _mark_down(cell: TableEntry, common: str) -> str:
     value = _escape(cell.value)
     if cell.mark == "good":
         value = f"**{value}**"

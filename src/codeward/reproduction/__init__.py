@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "CellStudy": "_findings",
+    "CellStudy": "_cell_study",
     "Grid": "_grid_folder",
     "GridReport": "_grid_report",
-    "PackedRun": "_packing",
+    "PackedRun": "_packed_run",
     "PackedSetting": "_packing",
     "PlannedCell": "_sweep",
     "build_grid_report": "_grid_report",
@@ -61,12 +61,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from codeward.reproduction._cell_study import CellStudy
     from codeward.reproduction._claims import check_claims, fill_claims
-    from codeward.reproduction._findings import CellStudy
     from codeward.reproduction._grid_folder import Grid, is_grid, open_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
+    from codeward.reproduction._packed_run import PackedRun
     from codeward.reproduction._packing import (
-        PackedRun,
         PackedSetting,
         list_packed,
         pack_setting,

@@ -5,8 +5,6 @@ One JSON file a cell, ``studies/<cell>.json`` in its run folder, made from vote 
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,23 +15,11 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward.certificates import certify, certify_agreement
-from codeward.codes import Code, inspect
-from codeward.decoding import (
-    BayesDecoder,
-    ConsensusDecoder,
-    Decoded,
-    Decoder,
-    PluralityDecoder,
-    TwoGroupDecoder,
-    VoteSet,
-    estimate_confusion,
-    name_attackers,
-    pool_evidence,
-    roc_curve,
-    tracking_score,
-)
+from codeward.codes import inspect
+from codeward.decoding import ConsensusDecoder, Decoded, name_attackers, pool_evidence, roc_curve, tracking_score
+from codeward.reproduction._cell_study import CellStudy, truth
 from codeward.reproduction._studies import BESIDE, CONTRAST_CODES, DESIGNED, is_usual_attack
-from codeward.runs import Cell, RunConfig, SimulatedAttack, share
+from codeward.runs import Cell, RunConfig, share
 
 #: Changes when a reader of older files would misread newer ones.
 FORMAT = "codeward-study/1"
@@ -55,119 +41,6 @@ CERTIFIED = 500
 
 #: Largest k of a certificate.
 TOP = 4
-
-
-@dataclass(frozen=True)
-class CellStudy:
-    """The votes of a cell under study: each decoder is made once, and decodes each set of inputs once.
-
-    Attributes
-    ----------
-    code : Code
-    n_classes : int
-    validation, clean : VoteSet
-    triggered : tuple of VoteSet
-        Inputs with the trigger of each attacking group.
-    groups : tuple of SimulatedAttack
-        Who attacks, group by group.
-
-    Examples
-    --------
-    >>> from codeward.codes import named_code
-    >>> code = named_code("d")
-    >>> votes = VoteSet(np.tile([[0], [1], [1]], code.n_models), labels=np.array([0, 1, 1]))
-    >>> study = CellStudy(code, 2, votes, votes)
-    >>> study.decode("bayes", "clean").labels.tolist()
-    [0, 1, 1]
-    """
-
-    code: Code
-    n_classes: int
-    validation: VoteSet
-    clean: VoteSet
-    triggered: tuple[VoteSet, ...] = ()
-    groups: tuple[SimulatedAttack, ...] = ()
-    _decoders: dict[tuple[float, float], BayesDecoder] = field(default_factory=dict, init=False, repr=False)
-    _decoded: dict[tuple[Any, str], Decoded] = field(default_factory=dict, init=False, repr=False)
-
-    @classmethod
-    def of(cls, cell: Cell) -> "CellStudy":
-        """Read the votes of a cell."""
-        return cls(cell.code, cell.n_classes, cell.validation, cell.clean, cell.triggered, cell.groups)
-
-    @cached_property
-    def confusion(self) -> NDArray[np.float64]:
-        """Confusion matrices of the validation half, shape (m, c, c)."""
-        return estimate_confusion(self.validation.votes, truth(self.validation), self.n_classes)
-
-    @cached_property
-    def attackers(self) -> tuple[int, ...]:
-        """Who attacks, of the one group; nobody without."""
-        self.check_groups()
-        return self.groups[0].attackers if self.groups else ()
-
-    @cached_property
-    def others(self) -> NDArray[np.bool_]:
-        """Triggered inputs whose true label is not the target: those an attack can change."""
-        return np.asarray(truth(self.triggered[0]) != self.groups[0].target)
-
-    @property
-    def has_scores(self) -> bool:
-        """Whether the vote files hold class scores."""
-        return all(part.scores is not None for part in (self.validation, self.clean, *self.triggered))
-
-    def check_groups(self) -> None:
-        """Refuse several attacking groups."""
-        if len(self.groups) > 1:
-            raise InputError("this part of a study is for one attacking group")
-
-    def votes(self, inputs: str) -> VoteSet:
-        """Return the votes on ``clean`` inputs, or on those with the trigger of group ``0``, ``1``, ..."""
-        return self.clean if inputs == "clean" else self.triggered[int(inputs)]
-
-    def decoder(self, attack_rate: float = 0.5, success_rate: float = 0.99) -> BayesDecoder:
-        """Return the paper's decoder, with its assumptions unless told otherwise; attacker sets are gathered once."""
-        key = attack_rate, success_rate
-        if key not in self._decoders:
-            made = BayesDecoder(self.code, self.confusion, attack_rate=attack_rate, success_rate=success_rate)
-            known = next(iter(self._decoders.values()), None)
-            if known is not None and made.is_exact:
-                made.sets_ = known.sets_  # of code and prior alone
-            self._decoders[key] = made
-        return self._decoders[key]
-
-    def decode(self, decoder: str | tuple[float, float], inputs: str) -> Decoded:
-        """Decode votes by ``plurality``, ``bayes``, ``two-groups``, ``discounted``, or the paper's decoder at rates."""
-        key = (0.5, 0.99) if decoder == "bayes" else decoder
-        if (key, inputs) not in self._decoded:
-            made = self._named[key] if isinstance(key, str) else self.decoder(*key)
-            self._decoded[key, inputs] = made.decode(self.votes(inputs).votes)
-        return self._decoded[key, inputs]
-
-    @cached_property
-    def _named(self) -> "_Decoders":
-        return _Decoders(self)
-
-
-class _Decoders(dict[str, Decoder]):
-    """Decoders by name, made when they are first needed."""
-
-    def __init__(self, study: CellStudy) -> None:
-        super().__init__()
-        self.study = study
-
-    def __missing__(self, name: str) -> Decoder:
-        study = self.study
-        if name == "plurality":
-            self[name] = PluralityDecoder(n_classes=study.n_classes)
-        elif name == "two-groups":
-            self[name] = TwoGroupDecoder(study.code, study.confusion)
-        else:
-            from codeward.decoding.soft import DiscountedDecoder
-
-            given = study.validation
-            self[name] = DiscountedDecoder(study.code, study.n_classes).fit(given.votes, truth(given))
-        return self[name]
 
 
 def study_cell(cell: Cell, parts: Iterable[str]) -> dict[str, Any]:
@@ -237,32 +110,20 @@ def _study_explanations(study: CellStudy) -> dict[str, Any]:
 
 def _study_discounted(study: CellStudy) -> dict[str, Any]:
     """Our decoder on hard votes."""
-    found: dict[str, Any] = {"decoders": {"discounted": compare(study, "discounted")}}
-    if study.groups:
-        named = study.decode("discounted", "0").take(study.others)
-        found["tracking"] = {"discounted": score_suspects(study, named.suspects)}
-        found["detection"] = {"discounted": detect(study, "discounted")}
-    return found
+    return _study_decoder(study, "discounted")
 
 
 def _study_scores(study: CellStudy) -> dict[str, Any]:
     """Our decoder on class scores."""
-    from codeward.decoding.soft import SoftDecoder
+    return _study_decoder(study, "soft")
 
-    study.check_groups()
-    scores = [
-        part.scores.astype(np.float64)
-        for part in (study.validation, study.clean, *study.triggered)
-        if part.scores is not None
-    ]
-    decoder = SoftDecoder(study.code).fit(scores[0], truth(study.validation))
-    for inputs, part in zip(("clean", "0"), scores[1:], strict=False):
-        study._decoded["soft", inputs] = decoder.decode(part)
-    found: dict[str, Any] = {"decoders": {"soft": compare(study, "soft")}}
+
+def _study_decoder(study: CellStudy, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"decoders": {name: compare(study, name)}}
     if study.groups:
-        named = study.decode("soft", "0").take(study.others)
-        found["tracking"] = {"soft": score_suspects(study, named.suspects)}
-        found["detection"] = {"soft": detect(study, "soft")}
+        named = study.decode(name, "0").take(study.others)
+        found["tracking"] = {name: score_suspects(study, named.suspects)}
+        found["detection"] = {name: detect(study, name)}
     return found
 
 
@@ -295,11 +156,9 @@ def _assume(study: CellStudy, rate: float, success: float) -> dict[str, Any]:
 
 def _study_groups(study: CellStudy) -> dict[str, Any]:
     """One decoder that knows one attacking group and one that knows two, on the trigger of every group there is."""
+    names = {"plurality": "plurality", "bayes": "bayes", "two-groups": "groups"}
     counted = [
-        {
-            name: count_right(study.decode(name, inputs), truth(study.votes(inputs)))
-            for name in ("plurality", "bayes", "two-groups")
-        }
+        {name: count_right(study.decode(known, inputs), truth(study.votes(inputs))) for name, known in names.items()}
         for inputs in ("clean", *map(str, range(len(study.groups))))
     ]
     return {"groups": {"clean": counted[0], "triggered": counted[1:]}}
@@ -439,10 +298,3 @@ def detect(study: CellStudy, decoder: str) -> dict[str, Any]:
     found = share(hits[FALSE_ALARMS.index(0.05)], len(alarmed))
     points = [round(count / len(alarmed), 5) for count in hits]
     return {"auc": round(curve.auc, 5), "hits_at_5": found, "roc": {"false_alarms": FALSE_ALARMS, "detected": points}}
-
-
-def truth(given: VoteSet) -> NDArray[np.int64]:
-    """Return the labels of votes that have some: those of a run do."""
-    if given.labels is None:
-        raise InputError("the votes of a run need labels to be studied")
-    return given.labels

@@ -11,7 +11,8 @@ from codeward._progress import Progress, silent
 from codeward.codes import Code
 from codeward.report import Share
 from codeward.reproduction._findings import check_study, load_study
-from codeward.reproduction._packing import PackedRun, list_packed
+from codeward.reproduction._packed_run import PackedRun
+from codeward.reproduction._packing import list_packed
 from codeward.reproduction._studies import PAPER_DATASETS, STUDIES, is_usual_attack, plan_study
 from codeward.runs import Cell, RunConfig, RunFolder
 
@@ -127,7 +128,7 @@ def list_runs(folder: str | os.PathLike[str]) -> dict[str, RunFolder]:
     """Return the runs of a grid by path: run folders, and those of packed settings."""
     found: dict[str, RunFolder] = {}
     for setting in list_packed(folder):
-        found |= {f"{setting.path.name}/{run}": setting.open_run(run) for run in setting.runs}
+        found |= {f"{setting.path.name}/{run}": PackedRun(setting, run) for run in setting.runs}
     for file in Path(folder).glob("*/*/config.yaml"):
         place = RunFolder(file.parent)
         if place.code_file.exists():

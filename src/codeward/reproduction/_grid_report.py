@@ -10,7 +10,17 @@ from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward._progress import Progress, silent
 from codeward.codes import inspect
-from codeward.report import Entry, Panel, Style, Table, adopt_svg, draw_code, draw_sample, sum_up_shares, write_page
+from codeward.report import (
+    Panel,
+    Style,
+    Table,
+    TableEntry,
+    adopt_svg,
+    draw_code,
+    draw_sample,
+    sum_up_shares,
+    write_page,
+)
 from codeward.reproduction import _naming, _panels, _record_tables, _study_tables
 from codeward.reproduction._grid_folder import Grid, GridRun, list_records, list_runs, list_shares, open_grid
 from codeward.reproduction._studies import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, STUDIES, TABLE1
@@ -224,7 +234,7 @@ def _tell_codes(grid: Grid) -> dict[str, Any]:
         held = (found.detect, found.correct, found.correct_arbitrary, found.track)
         margins = ", ".join("not computed" if margin is None else str(margin) for margin in found.margin[:3])
         texts = (run.code_name, str(code.n_models), users, *(str(k) if k else "nobody" for k in held), margins)
-        rows.append(tuple(map(Entry, texts)))
+        rows.append(tuple(map(TableEntry, texts)))
         scheme = SCHEMES.get(run.code_name, DESIGNED_SCHEME)
         picture = draw_code(code, numbered=False)
         size = f"{code.n_models} by {code.n_users}"

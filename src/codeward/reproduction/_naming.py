@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from codeward.report import Entry, Table, count_attackers
+from codeward.report import Groups, Table, TableEntry, count_attackers
 from codeward.reproduction._grid_folder import Grid, GridRun, Record, list_common
 from codeward.reproduction._studies import CONTRAST, OWN_CODE, PAPER_CODE, TABLE1, Printed
 
@@ -48,10 +48,10 @@ def list_tracking(run: GridRun, size: int, name: str) -> list[Record]:
     return found if len(found) >= len(counted) else counted
 
 
-def tracking_cell(found: Sequence[Record], printed: Printed | None = None) -> Entry:
+def tracking_cell(found: Sequence[Record], printed: Printed | None = None) -> TableEntry:
     """Return rightly and wrongly named users; ``good`` where neither is worse than what the paper prints."""
     if not found:
-        return Entry("")
+        return TableEntry("")
     right, wrong = ([figure[key] for figure in found] for key in ("true_positives", "false_positives"))
     counts = sorted({figure["inputs"] for figure in found})
     inputs = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
@@ -59,7 +59,7 @@ def tracking_cell(found: Sequence[Record], printed: Printed | None = None) -> En
     of += ", all labels" if found[0].get("all_labels") else ", scores" if found[0].get("scores") else ""
     good = printed is not None and _is_as_good(fmean(right), fmean(wrong), printed)
     spread = f"± {stdev(right):.2f} / {stdev(wrong):.2f}" if len(found) > 1 else ""
-    return Entry(f"{fmean(right):.2f} / {fmean(wrong):.2f}", of, "good" if good else "", spread=spread)
+    return TableEntry(f"{fmean(right):.2f} / {fmean(wrong):.2f}", of, "good" if good else "", spread=spread)
 
 
 def _is_as_good(right: float, wrong: float, printed: Printed) -> bool:
@@ -70,7 +70,7 @@ def _is_as_good(right: float, wrong: float, printed: Printed) -> bool:
 def _tabulate_headline(grid: Grid) -> Table | None:
     runs = [run for run in grid.pick(PAPER_CODE) if run.config.split.kind == "iid"]
     own = {run.config.dataset: run for run in grid.pick([OWN_CODE]) if run.config.split.kind == "iid"}
-    groups: dict[str, list[tuple[Entry, ...]]] = {}
+    groups: Groups = {}
     for run in runs:
         printed = TABLE1.get((run.config.dataset, PAPER_CODE[run.code_name]))
         for size in _SIZES:
@@ -81,11 +81,11 @@ def _tabulate_headline(grid: Grid) -> Table | None:
             ]
             beside = own.get(run.config.dataset) if PAPER_CODE[run.code_name] == "h" else None
             cells += [
-                Entry("") if beside is None else tracking_cell(list_tracking(beside, size, name), paper)
+                TableEntry("") if beside is None else tracking_cell(list_tracking(beside, size, name), paper)
                 for name in ("own", "pooled-5")
             ]
             if any(cell.value for cell in cells):
-                row = (Entry(count_attackers(size)), _show_printed(paper), *cells)
+                row = (TableEntry(count_attackers(size)), _show_printed(paper), *cells)
                 groups.setdefault(_name_group(run), []).append(row)
     if not groups:
         return None
@@ -112,13 +112,13 @@ def _tabulate_headline(grid: Grid) -> Table | None:
 def _tabulate_trackers(grid: Grid) -> Table | None:
     runs = [run for run in grid.pick(attack=None) if any(study.get("tracking") for study in run.studies)]
     names = [name for name in TRACKERS if any(name in s.get("tracking", {}) for run in runs for s in run.studies)]
-    groups: dict[str, list[tuple[Entry, ...]]] = {}
+    groups: Groups = {}
     for run in runs:
         for size in _SIZES:
             found = list_common(run, size, "tracking", names)
             cells = [tracking_cell(found[name]) for name in names]
             if any(cell.value for cell in cells):
-                groups.setdefault(run.setting.name, []).append((Entry(f"{run.code_name}, {size}"), *cells))
+                groups.setdefault(run.setting.name, []).append((TableEntry(f"{run.code_name}, {size}"), *cells))
     if not groups:
         return None
     heads = ("code, attackers", *(TRACKERS[name] for name in names))
@@ -130,14 +130,14 @@ def _tabulate_trackers(grid: Grid) -> Table | None:
 
 def _tabulate_contrast(grid: Grid) -> Table | None:
     runs = [run for run in grid.pick("abcdef") if run.config.split.kind == "iid"]
-    groups: dict[str, list[tuple[Entry, ...]]] = {}
+    groups: Groups = {}
     for dataset in dict.fromkeys(run.setting.dataset for run in runs):
         here = [run for run in runs if run.setting.dataset == dataset]
         for size in _SIZES:
             cells = [_average(here, size, name) for name in ("bayes", "own", "pooled-5")]
             if any(cell.value for cell in cells):
                 right, wrong = CONTRAST[size - 1]
-                row = (Entry(count_attackers(size)), Entry(f"{right:.1f} / {wrong:.1f}"), *cells)
+                row = (TableEntry(count_attackers(size)), TableEntry(f"{right:.1f} / {wrong:.1f}"), *cells)
                 groups.setdefault(dataset, []).append(row)
     if not groups:
         return None
@@ -152,10 +152,10 @@ def _tabulate_contrast(grid: Grid) -> Table | None:
     )
 
 
-def _average(runs: Sequence[GridRun], size: int, name: str) -> Entry:
+def _average(runs: Sequence[GridRun], size: int, name: str) -> TableEntry:
     per_code = [found for run in runs if (found := list_tracking(run, size, name))]
     if not per_code:
-        return Entry("")
+        return TableEntry("")
     right, wrong = (
         [fmean(figure[key] for figure in found) for found in per_code] for key in ("true_positives", "false_positives")
     )
@@ -163,13 +163,13 @@ def _average(runs: Sequence[GridRun], size: int, name: str) -> Entry:
     repeats = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     spread = f"± {stdev(right):.2f} / {stdev(wrong):.2f}" if len(per_code) > 1 else ""
     of = f"{len(per_code)} codes, repeats: {repeats}"
-    return Entry(f"{fmean(right):.2f} / {fmean(wrong):.2f}", of, spread=spread)
+    return TableEntry(f"{fmean(right):.2f} / {fmean(wrong):.2f}", of, spread=spread)
 
 
-def _show_printed(printed: Printed | None) -> Entry:
+def _show_printed(printed: Printed | None) -> TableEntry:
     if printed is None:
-        return Entry("")
-    return Entry(
+        return TableEntry("")
+    return TableEntry(
         f"{printed.true_positives:.2f} / {printed.false_positives:.2f}",
         spread=f"± {printed.true_spread:.2f} / {printed.false_spread:.2f}",
     )
@@ -183,5 +183,5 @@ def _name_group(run: GridRun) -> str:
     return f"{run.setting.dataset}, code {same}: {run.code.n_models} models"
 
 
-def _freeze(groups: dict[str, list[tuple[Entry, ...]]]) -> tuple[tuple[str, tuple[tuple[Entry, ...], ...]], ...]:
+def _freeze(groups: Groups) -> tuple[tuple[str, tuple[tuple[TableEntry, ...], ...]], ...]:
     return tuple((name, tuple(rows)) for name, rows in groups.items())

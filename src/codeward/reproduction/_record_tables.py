@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from codeward.report import Entry, Table, count_attackers, share_cell
+from codeward.report import Groups, Table, TableEntry, count_attackers, share_cell
 from codeward.reproduction._grid_folder import (
     OTHER,
     Grid,
@@ -29,12 +29,12 @@ def tabulate_progress(grid: Grid) -> list[Table]:
         if not plan:
             continue
         codes = list(dict.fromkeys(path.rsplit("/", 1)[1] for path in plan))
-        rows: dict[str, list[tuple[GridSetting, tuple[Entry, ...]]]] = {}
+        rows: dict[str, list[tuple[GridSetting, tuple[TableEntry, ...]]]] = {}
         folders = sorted({path.rsplit("/", 1)[0]: describe_setting(c) for path, c in plan.items()}.items())
         for folder, setting in sorted(folders, key=lambda pair: pair[1].rank):
             cells = [_count_cells(runs.get(f"{folder}/{code}"), plan.get(f"{folder}/{code}")) for code in codes]
             label = ", ".join(part for part in (setting.split, setting.attack) if part)
-            rows.setdefault(setting.dataset, []).append((setting, (Entry(label), *cells)))
+            rows.setdefault(setting.dataset, []).append((setting, (TableEntry(label), *cells)))
         tables.append(
             Table(
                 f"there-{study}",
@@ -61,13 +61,13 @@ def tabulate_weakest(grid: Grid) -> Table:
     """Give the attack of every run that worked least."""
     runs = grid.pick(attack=None)
     codes = list(dict.fromkeys(run.code_name for run in sorted(runs, key=lambda run: rank_code(run.code_name))))
-    groups: dict[str, list[tuple[Entry, ...]]] = {}
+    groups: Groups = {}
     for setting in sorted({run.setting for run in runs}):
         here = {run.code_name: run for run in runs if run.setting == setting}
         label = ", ".join(part for part in (setting.split, setting.attack) if part)
-        cells = [_find_weakest(here[code]) if code in here else Entry("") for code in codes]
+        cells = [_find_weakest(here[code]) if code in here else TableEntry("") for code in codes]
         if any(cell.value for cell in cells):
-            groups.setdefault(setting.dataset, []).append((Entry(label), *cells))
+            groups.setdefault(setting.dataset, []).append((TableEntry(label), *cells))
     return Table(
         "weakest",
         "The weakest attack of every run",
@@ -83,7 +83,7 @@ def tabulate_weakest(grid: Grid) -> Table:
 def tabulate_success(grid: Grid) -> Table:
     """Say whether the trigger works at all: target votes of hit and of clean models."""
     sizes = [size for size in grid.sizes if size]
-    groups: dict[str, list[tuple[Entry, ...]]] = {}
+    groups: Groups = {}
     for run in grid.pick(attack=None):
         cells = [
             share_cell([g["success"][kind] for g in _list_groups(run, size)], WEAK if kind == "hit_models" else 0)
@@ -91,7 +91,7 @@ def tabulate_success(grid: Grid) -> Table:
             for size in sizes
         ]
         if any(cell.value for cell in cells):
-            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
     return Table(
         "success",
         "Whether the trigger works",
@@ -122,14 +122,14 @@ def tabulate_figure5(grid: Grid) -> list[Table]:
         ),
     ):
         sizes = [size for size in grid.sizes if size or kept == "all"]
-        groups: dict[str, list[tuple[Entry, ...]]] = {}
+        groups: Groups = {}
         for run in runs:
             for decoder, word in (("plurality", "vote"), ("bayes", "decoder")):
                 label = f"{run.code_name}, {word}" + (
                     "" if (run.code_name, decoder) in drawn else " (not in the paper)"
                 )
                 cells = [share_cell(list_shares(run, size, decoder, kept)) for size in sizes]
-                groups.setdefault(run.setting.name, []).append((Entry(label), *cells))
+                groups.setdefault(run.setting.name, []).append((TableEntry(label), *cells))
         tables.append(
             Table(
                 "figure5-" + kept.replace("_", "-"),
@@ -147,12 +147,12 @@ def tabulate_figure5(grid: Grid) -> list[Table]:
 def tabulate_clean(grid: Grid) -> Table:
     """Right labels and false alarms where nobody attacks."""
     names = ("single_model", "plurality", "bayes", "alarms")
-    groups: dict[str, list[tuple[Entry, ...]]] = {}
+    groups: Groups = {}
     for run in grid.pick():
         clean = [record["figures"]["clean"]["all"] for record in list_records(run, 0)]
         if clean:
             cells = [share_cell([cell[name] for cell in clean]) for name in names]
-            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
     return Table(
         "clean",
         "Clean inputs, nobody attacks",
@@ -168,7 +168,7 @@ def _list_groups(run: GridRun, size: int) -> list[Record]:
     return [group for record in list_records(run, size) for group in record["figures"]["groups"]]
 
 
-def _find_weakest(run: GridRun) -> Entry:
+def _find_weakest(run: GridRun) -> TableEntry:
     found = [
         (group["success"]["hit_models"], record)
         for record in run.records
@@ -176,11 +176,11 @@ def _find_weakest(run: GridRun) -> Entry:
         if group["success"]["hit_models"]["of"]
     ]
     if not found:
-        return Entry("")
+        return TableEntry("")
     share, record = min(found, key=lambda pair: pair[0]["count"] / pair[0]["of"])
     cell = share_cell([share], WEAK)
     where = f"repeat {record['repeat']}, {count_attackers(record['n_attackers'])}: {cell.counts}"
-    return Entry(cell.value, where, cell.mark)
+    return TableEntry(cell.value, where, cell.mark)
 
 
 def find_cells(run: GridRun | None, config: RunConfig) -> Sequence[Record]:
@@ -191,9 +191,9 @@ def find_cells(run: GridRun | None, config: RunConfig) -> Sequence[Record]:
     return [r for r in run.records if r["repeat"] < config.repeats and r["n_attackers"] in sizes]
 
 
-def _count_cells(run: GridRun | None, config: RunConfig | None) -> Entry:
+def _count_cells(run: GridRun | None, config: RunConfig | None) -> TableEntry:
     if config is None:
-        return Entry("")
+        return TableEntry("")
     there = len(find_cells(run, config))
     planned = config.repeats * len(config.attack.attackers)
-    return Entry(f"{there}/{planned}", mark="full" if there == planned else "partly" if there else "none")
+    return TableEntry(f"{there}/{planned}", mark="full" if there == planned else "partly" if there else "none")

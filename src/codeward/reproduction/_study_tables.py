@@ -6,10 +6,10 @@ from typing import Any
 
 from codeward.codes import inspect
 from codeward.report import (
-    Entry,
     Groups,
     Share,
     Table,
+    TableEntry,
     auc_cell,
     count_attackers,
     make_table,
@@ -57,7 +57,7 @@ def tabulate_designed(grid: Grid) -> Table | None:
     for (setting, weight), (runs, repeats) in compare_designed(grid).items():
         for run in runs:
             cells = [share_cell(list_shares(run, size, "bayes", repeats=repeats)) for size in grid.sizes]
-            row = (Entry(run.code_name), Entry(str(run.code.n_models)), *cells)
+            row = (TableEntry(run.code_name), TableEntry(str(run.code.n_models)), *cells)
             groups.setdefault(f"{setting}, at least {weight} users a model", []).append(row)
     return make_table(
         "designed",
@@ -84,7 +84,7 @@ def tabulate_attacks(grid: Grid) -> Table | None:
             cells += [share_cell(list_shares(run, size, decoder, repeats=repeats)) for size in sizes]
         name = run.setting.name if run.setting.attack else f"{run.setting.name}, the paper's patch in a corner"
         if any(cell.value for cell in cells):
-            groups.setdefault(name, []).append((Entry(run.code_name), *cells))
+            groups.setdefault(name, []).append((TableEntry(run.code_name), *cells))
     if not others:
         return None
     kinds = ("trigger works, hit models", "vote", "paper's decoder")
@@ -113,7 +113,7 @@ def tabulate_groups(grid: Grid) -> Table | None:
             ]
             cells.append(share_cell([{key: sum(c[key] for c in found) for key in ("count", "of")} for found in counts]))
         if studies:
-            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
     if not any("2 groups" in name for name in groups):
         return None
     return make_table(
@@ -143,14 +143,14 @@ def tabulate_decoders(grid: Grid) -> list[Table]:
         shown = [name for name in names if name != "plurality" or figure == "right"]
         groups: Groups = {}
         for run in runs:
-            cells: list[Entry] = []
+            cells: list[TableEntry] = []
             for size in grid.sizes:
                 found = list_common(run, size, "decoders", shown)
                 shares = [
                     [c["triggered"][kept][figure] if size else c["clean"][figure] for c in found[n]] for n in shown
                 ]
                 cells += _compare(shares, figure == "right")
-            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
         heads = ("code", *(f"{size}: {DECODERS[name]}" for size in grid.sizes for name in shown))
         table = make_table(
             f"decoders-{figure}",
@@ -178,7 +178,8 @@ def tabulate_detection(grid: Grid) -> Table | None:
                 inputs = f"{of[0]:,}" if len(of) == 1 else f"{of[0]:,} to {of[-1]:,}"
                 cells = [auc_cell([figure["auc"] for figure in found[size]], inputs) for size in sizes]
                 cells += [shaded_cell([figure["hits_at_5"] for figure in found[size]]) for size in sizes]
-                groups.setdefault(run.setting.name, []).append((Entry(f"{run.code_name}, {DECODERS[name]}"), *cells))
+                label = TableEntry(f"{run.code_name}, {DECODERS[name]}")
+                groups.setdefault(run.setting.name, []).append((label, *cells))
     return make_table(
         "detection",
         "Telling triggered inputs from clean ones",
@@ -201,7 +202,7 @@ def tabulate_certified_shades(grid: Grid) -> Table | None:
             shaded_cell(list_certified(run, kind).get(k, [])) for kind, _ in CERTIFICATES for k in range(tops[kind] + 1)
         ]
         if any(cell.value for cell in cells):
-            row = (Entry(run.code_name), *cells, Entry(SCHEMES.get(run.code_name, DESIGNED_SCHEME)))
+            row = (TableEntry(run.code_name), *cells, TableEntry(SCHEMES.get(run.code_name, DESIGNED_SCHEME)))
             groups.setdefault(f"{run.setting.name}, {run.config.users} users", []).append(row)
     heads = [f"{word}, k = {k}" for kind, word in CERTIFICATES for k in range(tops[kind] + 1)]
     return make_table(
@@ -229,7 +230,7 @@ def tabulate_certified(grid: Grid) -> Table | None:
                 found = list_certified(run, name)
                 cells = [share_cell(found.get(k, [])) for k in range(top + 1)]
                 scheme = SCHEMES.get(run.code_name, DESIGNED_SCHEME)
-                row = (Entry(f"{run.code_name}, {name}"), Entry(threat), Entry(scheme), *cells)
+                row = (TableEntry(f"{run.code_name}, {name}"), TableEntry(threat), TableEntry(scheme), *cells)
                 groups.setdefault(run.setting.name, []).append(row)
     return make_table(
         "certified-all",
@@ -248,7 +249,7 @@ def _list_success(run: GridRun, size: int, repeats: set[int]) -> list[Share]:
     return [group["success"]["hit_models"] for group in groups]
 
 
-def _compare(choices: list[list[Share]], marked: bool) -> list[Entry]:
+def _compare(choices: list[list[Share]], marked: bool) -> list[TableEntry]:
     """Return cells side by side, the highest mean marked; equals share the mark."""
     means = [sum(s["count"] / s["of"] for s in shares) / len(shares) if shares else -1.0 for shares in choices]
     best = round(max(means), 3)
@@ -302,19 +303,19 @@ def _tabulate_rates(
                 share_cell([row["clean_alarms"] for size, row in here if size == 0]),
                 *(share_cell([row["right"] for k, row in here if k == size and "right" in row]) for size in sizes),
             ]
-            groups.setdefault(name, []).append((Entry(f"A = {rate:g}, S = {success:g}"), *cells))
+            groups.setdefault(name, []).append((TableEntry(f"A = {rate:g}, S = {success:g}"), *cells))
     kept = ("undone if no model errs",) if with_kept else ()
     heads = ("assumed", *kept, "clean right", "false alarms", *map(count_attackers, sizes))
     return make_table(part, title, note, heads, groups, folded=True)
 
 
-def _show_kept(run: GridRun, rows: list[dict[str, Any]]) -> Entry:
+def _show_kept(run: GridRun, rows: list[dict[str, Any]]) -> TableEntry:
     """Return the attackers that are undone as long as no model errs, beside those that the code could undo."""
     kept = [row["kept"] for row in rows if "kept" in row]
     if not kept:
-        return Entry("")
+        return TableEntry("")
     told = str(min(kept)) if min(kept) == max(kept) else f"{min(kept)} to {max(kept)}"
-    return Entry(told, f"code: {inspect(run.code).correct}")
+    return TableEntry(told, f"code: {inspect(run.code).correct}")
 
 
 def tabulate_unreached(grid: Grid) -> Table | None:
@@ -324,7 +325,7 @@ def tabulate_unreached(grid: Grid) -> Table | None:
     for run in grid.pick([*BESIDE, *DESIGNED], attack=None):
         cells = [cell for size in sizes for cell in _list_unreached(run, size)]
         if any(cell.value for cell in cells):
-            groups.setdefault(run.setting.name, []).append((Entry(run.code_name), *cells))
+            groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
     kinds = ("one model, clean", "one model, triggered", "attackers known", "paper's decoder")
     return make_table(
         "unreached",
@@ -339,7 +340,7 @@ def tabulate_unreached(grid: Grid) -> Table | None:
     )
 
 
-def _list_unreached(run: GridRun, size: int) -> list[Entry]:
+def _list_unreached(run: GridRun, size: int) -> list[TableEntry]:
     found = {
         study["repeat"]: study["unreached"]
         for study in run.studies
