@@ -14,7 +14,6 @@ Not changed: defaults of arguments, values of modules and classes, and errors ra
 
 import argparse
 import ast
-import copy
 import json
 import os
 import random
@@ -22,10 +21,9 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -37,11 +35,16 @@ EQUIVALENT = ROOT / "benchmarks" / "records" / "equivalent_mutants.json"
 #: Parts by name: the modules (patterns of paths under src/codeward) and the tests that are to notice.
 PARTS: dict[str, tuple[list[str], list[str]]] = {
     "codes": (
-        ["codes/_properties.py", "codes/_margins.py", "codes/_patterns.py"],
-        ["tests/codes/test_properties.py", "tests/codes/test_paper.py", "tests/certificates/test_theory.py"],
+        ["codes/_properties.py", "codes/_patterns.py"],
+        [
+            "tests/codes/test_pattern_table.py",
+            "tests/codes/test_properties.py",
+            "tests/codes/test_paper.py",
+            "tests/certificates/test_theory.py",
+        ],
     ),
     "decoders": (
-        ["decoding/_bayes.py", "decoding/_plurality.py", "decoding/_consensus.py", "decoding/_groups.py"],
+        ["decoding/_bayes.py", "decoding/_voting.py", "decoding/_decoded.py", "decoding/_two_groups.py"],
         [
             "tests/decoding/test_consensus.py",
             "tests/decoding/test_bayes.py",
@@ -79,36 +82,63 @@ SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any", "argmin": "ar
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: the function it is in, in words that outlive line numbers, and the module's changed source tree."""
+    """One change: the function it is in, in words that outlive line numbers, and the function's changed code."""
 
     part: str
     module: str
-    scope: str
+    function: str
     key: str
-    tree: ast.Module
+    code: CodeType | None
 
 
-def list_mutants(part: str, path: Path) -> Iterator[Mutant]:
-    """Yield every change of one module."""
+def list_mutants(part: str, path: Path, wanted: set[str] | None = None) -> Iterator[Mutant]:
+    """Yield every change of one module; with code for those ``wanted``."""
     module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     tree = ast.parse(path.read_text())
     seen: dict[str, int] = {}
-    for place, (node, scope) in enumerate(_walk(tree)):
-        for number in range(len(list(_changes(node))) if (scope and not scope[0].isupper()) or "." in scope else 0):
-            fresh = copy.deepcopy(tree)
-            target = next(found for at, (found, _) in enumerate(_walk(fresh)) if at == place)
-            before = ast.unparse(_statement(node))
-            list(_changes(target))[number]()
-            key = f"{scope}: {before} -> {ast.unparse(_statement(target))}"
+    for node, scope in list(_walk(tree)):
+        function = _function(tree, scope)
+        if function is None:
+            continue
+        for holder, place, value in list(_changes(node)):
+            around = _statement(node)
+            before, old = ast.unparse(around), _put(holder, place, value)
+            key = f"{scope}: {before} -> {ast.unparse(around)}"
             seen[key] = seen.get(key, 0) + 1
-            yield Mutant(part, module, scope, key if seen[key] == 1 else f"{key} ({seen[key]})", fresh)
+            key = key if seen[key] == 1 else f"{key} ({seen[key]})"
+            code = None
+            if wanted is not None and key in wanted:
+                whole = compile(ast.fix_missing_locations(tree), str(path), "exec")
+                code = next(found for found in _codes(whole) if found.co_qualname == function)
+            _put(holder, place, old)
+            yield Mutant(part, module, function, key, code)
+
+
+def _function(tree: ast.Module, scope: str) -> str | None:
+    """Return the outermost function or method around a scope, None outside of any."""
+    path = scope.split(".")
+    top = next((node for node in tree.body if getattr(node, "name", None) == path[0]), None)
+    if isinstance(top, ast.FunctionDef):
+        return path[0]
+    return ".".join(path[:2]) if isinstance(top, ast.ClassDef) and len(path) > 1 else None
+
+
+def _put(holder: Any, place: Any, value: Any) -> Any:
+    """Put a value into a list or node; return what was there."""
+    if isinstance(holder, list):
+        old, holder[place] = holder[place], value
+        return old
+    old = getattr(holder, place)
+    setattr(holder, place, value)
+    return old
 
 
 def _statement(node: ast.AST) -> ast.AST:
     """Return the expression around a node that is named in the key."""
-    while hasattr(node, "up") and isinstance(node, ast.cmpop | ast.boolop | ast.operator | ast.Constant | ast.Name):
-        node = node.up
-    return node
+    up = getattr(node, "up", None)
+    while up is not None and isinstance(node, ast.Constant | ast.UnaryOp) and not isinstance(up, ast.stmt | ast.mod):
+        node, up = up, getattr(up, "up", None)
+    return up if isinstance(node, ast.Constant | ast.UnaryOp) and up is not None else node
 
 
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -129,53 +159,42 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     yield from visit(tree, "")
 
 
-def _changes(node: ast.AST) -> Iterator[Callable[[], None]]:
-    """Yield functions that change a node in place."""
+def _changes(node: ast.AST) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield changes: a list or node, the place in it, and what to put there."""
     if isinstance(node, ast.Compare):
         for place, operator in enumerate(node.ops):
             if type(operator) in FLIPPED:
-                yield partial(node.ops.__setitem__, place, FLIPPED[type(operator)]())
+                yield node.ops, place, FLIPPED[type(operator)]()
     elif isinstance(node, ast.BoolOp | ast.BinOp | ast.AugAssign) and type(node.op) in FLIPPED:
-        yield lambda: setattr(node, "op", FLIPPED[type(node.op)]())
+        yield node, "op", FLIPPED[type(node.op)]()
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert):
-        yield lambda: _replace(node, node.operand)
+        parent: Any = node.up  # type: ignore[attr-defined]
+        for name, value in ast.iter_fields(parent):
+            if value is node:
+                yield parent, name, node.operand
+            elif isinstance(value, list) and node in value:
+                yield value, value.index(node), node.operand
     elif isinstance(node, ast.Call):
-        function = node.func
-        field = "attr" if isinstance(function, ast.Attribute) else "id"
-        if getattr(function, field, None) in SWAPPED:
-            yield lambda: setattr(function, field, SWAPPED[getattr(function, field)])
+        field = "attr" if isinstance(node.func, ast.Attribute) else "id"
+        if getattr(node.func, field, None) in SWAPPED:
+            yield node.func, field, SWAPPED[getattr(node.func, field)]
     elif isinstance(node, ast.Constant) and not isinstance(getattr(node, "up", None), ast.Expr | ast.JoinedStr):
         if isinstance(node.value, bool):
-            yield lambda: setattr(node, "value", not node.value)
+            yield node, "value", not node.value
         elif isinstance(node.value, int | float):
-            yield lambda: setattr(node, "value", node.value + 1)  # type: ignore[operator]
+            yield node, "value", node.value + 1
             if node.value > 0:
-                yield lambda: setattr(node, "value", node.value - 1)  # type: ignore[operator]
-
-
-def _replace(node: ast.AST, by: ast.AST) -> None:
-    parent: Any = node.up  # type: ignore[attr-defined]
-    for name, value in ast.iter_fields(parent):
-        if value is node:
-            setattr(parent, name, by)
-        elif isinstance(value, list) and node in value:
-            value[value.index(node)] = by
-    by.up = parent  # type: ignore[attr-defined]
+                yield node, "value", node.value - 1
 
 
 def put_in_place(mutant: Mutant) -> None:
     """Give the function that is changed its changed code, wherever it has been imported to."""
-    module = sys.modules[mutant.module]
-    whole = compile(ast.fix_missing_locations(mutant.tree), str(module.__file__), "exec")
-    path = mutant.scope.split(".")
-    found: Any = vars(module)[path[0]]
-    depth = 1
-    if isinstance(found, type):
-        found, depth = vars(found)[path[1]], 2
+    found: Any = sys.modules[mutant.module]
+    for name in mutant.function.split("."):
+        found = vars(found)[name]
     for inner in ("fget", "func", "__func__", "__wrapped__", "py_func"):
         found = getattr(found, inner, None) or found
-    name = ".".join(path[:depth])
-    found.__code__ = next(code for code in _codes(whole) if code.co_qualname == name)
+    found.__code__ = mutant.code
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -281,17 +300,17 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     os.chdir(ROOT)
     parts = {name: PARTS[name] for name in PARTS if given.only in (None, name)}
-    every = [
-        mutant
+    files = [
+        (name, path)
         for name, (globs, _) in parts.items()
         for path in sorted((SOURCE / "codeward").rglob("*.py"))
         if any(fnmatch(str(path.relative_to(SOURCE / "codeward")), glob) for glob in globs)
-        for mutant in list_mutants(name, path)
     ]
     reasons = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    every = [mutant for name, path in files for mutant in list_mutants(name, path)]
     every = [mutant for mutant in every if re.search(given.match, f"{mutant.module} {mutant.key}")]
-    chosen = random.Random(given.seed).sample(every, min(given.sample, len(every)))
-    chosen.sort(key=lambda mutant: (mutant.part, mutant.module))
+    keys = {mutant.key for mutant in random.Random(given.seed).sample(every, min(given.sample, len(every)))}
+    chosen = [m for name, path in files for m in list_mutants(name, path, keys) if m.code is not None]
     print(f"{len(chosen)} of {len(every)} mutants, seed {given.seed}")
     if given.show:
         for mutant in chosen:
