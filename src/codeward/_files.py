@@ -62,7 +62,7 @@ def write_atomic(path: AnyPath, write: Callable[[BinaryIO], object]) -> None:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(target.parent.resolve())
+    remove_leftovers(target.parent.resolve())
     part = target.parent / f".{target.name}.{_MACHINE}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         with part.open("xb") as out:
@@ -82,7 +82,7 @@ def write_text_atomic(path: AnyPath, text: str) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _remove_leftovers(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of processes of this machine that are gone, once a folder and process."""
     if os.name == "nt":
         return

@@ -12,6 +12,7 @@ from codeward.experiments import run_experiment
 from codeward.reproduction import CellStudy, count_grid, draw_grid, plan_cells, plan_study, study_grid, vote_grid
 from codeward.reproduction._findings import PARTS, choose_parts, load_study, study_cell
 from codeward.runs import Cell, RunFolder, SimulatedAttack, load_config, load_records
+from codeward.serve import open_run
 from codeward.training import ModelStore
 
 
@@ -35,6 +36,13 @@ def grid(tmp_path_factory):
     plan = small_plan()
     vote_grid(plan, folder, ModelStore(folder / "store"))
     return folder, plan, list(count_grid(plan, folder))
+
+
+def test_a_run_of_a_grid_is_served_from_the_store_they_share(grid):
+    opened = open_run(grid[0] / "digits-iid" / "d")
+    assert opened.cell.store.resolve() == (grid[0] / "store").resolve()
+    assert opened.guard.models.n_models == 6
+    assert opened.gallery == ()  # files of a grid are small: votes without scores and pictures
 
 
 def test_a_grid_is_a_folder_of_run_folders_with_the_records_of_codeward_run(grid, tmp_path):

@@ -12,14 +12,42 @@ from codeward.runs import ALARM, Cell, RunConfig, share
 
 
 def record_cell(config: RunConfig, cell: Cell, **more: Any) -> Cell:
-    """Count the votes of one cell, and write the record, with ``more`` in it; return the cell as it is now."""
+    """Count the votes of one cell, and write the record, with ``more`` in it; return the cell as it is now.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.runs import RunFolder, describe_machine
+    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cell = Cell(RunFolder(folder), 0, 0)
+    ...     says = VoteSet(np.tile([[0], [1]], cell.folder.open(config).n_models), np.array([0, 1]))
+    ...     about = {"classes": 2, "training": {}, "groups": [], "work": {}, **describe_machine("cpu")}
+    ...     cell = cell.save_votes({"validation": says, "clean": says}, about)
+    ...     record_cell(config, cell).record["figures"]["clean"]["all"]["bayes"]
+    {'count': 2, 'of': 2}
+    """
     begin = time.perf_counter()
     counted = count_votes(cell) | more
     return cell.save_record(config, {**counted, "seconds": round(time.perf_counter() - begin, 3)})
 
 
 def count_votes(cell: Cell) -> dict[str, Any]:
-    """Decode the votes of a cell and return what they say in a record."""
+    """Decode the votes of a cell and return what they say in a record.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.runs import RunFolder, describe_machine
+    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cell = Cell(RunFolder(folder), 0, 0)
+    ...     says = VoteSet(np.tile([[0], [1]], cell.folder.open(config).n_models), np.array([0, 1]))
+    ...     about = {"classes": 2, "training": {}, "groups": [], "work": {}, **describe_machine("cpu")}
+    ...     cell = cell.save_votes({"validation": says, "clean": says}, about)
+    ...     count_votes(cell)["figures"]["clean"]["all"]["plurality"]
+    {'count': 2, 'of': 2}
+    """
     about, code, decoder = cell.about, cell.code, cell.decoder()
     figures: dict[str, Any] = {"clean": measure_labels(decoder, cell.clean, None)[0], "groups": []}
     for group, triggered in zip(cell.groups, cell.triggered, strict=True):

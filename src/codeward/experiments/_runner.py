@@ -21,7 +21,18 @@ from codeward.training import Cluster, Ensemble, ModelStore, train_ensembles
 
 @dataclass(frozen=True)
 class Experiment:
-    """A configuration and the folder where its cells go. Data are loaded, and split, once and only when needed."""
+    """A configuration and the folder where its cells go. Data are loaded, and split, once and only when needed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]}, training={"epochs": 1})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [(cell, made)] = Experiment(config, RunFolder(folder)).run()
+    ...     [(same, again)] = Experiment(config, RunFolder(folder)).run()
+    ...     made, again, cell.keys == same.keys, holds_models(cell, ModelStore(cell.store))
+    (True, False, True, True)
+    """
 
     config: RunConfig
     folder: RunFolder
@@ -106,7 +117,13 @@ def run_experiment(
 
 
 def holds_models(cell: Cell, store: ModelStore) -> bool:
-    """Tell whether a cell's vote files and the models that gave them are there as they were written."""
+    """Tell whether a cell's vote files and the models that gave them are there as they were written.
+
+    Examples
+    --------
+    >>> holds_models(Cell(RunFolder("no/such/folder"), 0, 0), ModelStore("no/such/store"))
+    False
+    """
     return cell.is_whole and all(store.holds(key) for key in dict.fromkeys(cell.keys))
 
 

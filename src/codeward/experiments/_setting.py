@@ -18,7 +18,13 @@ Parts = Sequence[NDArray[np.int64]]
 
 
 class Draw(IntEnum):
-    """What a random stream is for: streams of one repeat never share draws, so one choice does not move another."""
+    """What a random stream is for: streams of one repeat never share draws, so one choice does not move another.
+
+    Examples
+    --------
+    >>> int(Draw.POISON)
+    4
+    """
 
     SPLIT = 0
     HALVES = 1
@@ -42,6 +48,16 @@ class Setting:
         The halves of the test set: confusion matrices are estimated on the first, figures are taken on the second.
     n_classes : int
     training : TrainingSettings
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> config = RunConfig(code={"name": "d"})
+    >>> setting = prepare_setting(config, 0, load_pair(config), named_code("d"))
+    >>> [group] = setting.attack(2)
+    >>> poisoned = [new is not old for new, old in zip(setting.poisoned(2), setting.users, strict=True)]
+    >>> [user for user, changed in enumerate(poisoned) if changed] == list(group.attackers)
+    True
     """
 
     config: RunConfig
@@ -93,7 +109,14 @@ class Setting:
 
 
 def split_data(config: RunConfig, repeat: int, pair: DatasetPair) -> Parts:
-    """Split the training data of one repeat among the users: sample indices of each."""
+    """Split the training data of one repeat among the users: sample indices of each.
+
+    Examples
+    --------
+    >>> config = RunConfig(users=12)
+    >>> len(split_data(config, 0, load_pair(config)))
+    12
+    """
     labels, rng = pair.train.labels, np.random.default_rng([config.seed, repeat, int(Draw.SPLIT)])
     if config.split.kind == "iid":
         return split_iid(labels, config.users, rng)
@@ -111,7 +134,16 @@ def split_data(config: RunConfig, repeat: int, pair: DatasetPair) -> Parts:
 def prepare_setting(
     config: RunConfig, repeat: int, pair: DatasetPair, code: Code, parts: Parts | None = None
 ) -> Setting:
-    """Split the data among the users of one repeat (unless they are split) and halve the test set."""
+    """Split the data among the users of one repeat (unless they are split) and halve the test set.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> config = RunConfig(code={"name": "d"})
+    >>> setting = prepare_setting(config, 0, load_pair(config), named_code("d"))
+    >>> len(setting.users), len(setting.validation), len(setting.evaluation)
+    (12, 269, 270)
+    """
     parts = split_data(config, repeat, pair) if parts is None else parts
     rng = np.random.default_rng([config.seed, repeat, int(Draw.HALVES)])
     validation, evaluation = halve_test(pair.test.labels, rng)
@@ -128,7 +160,14 @@ def prepare_setting(
 
 
 def choose_training(config: RunConfig, pair: DatasetPair) -> TrainingSettings:
-    """Return the data set's recipe with the configuration's overrides."""
+    """Return the data set's recipe with the configuration's overrides.
+
+    Examples
+    --------
+    >>> config = RunConfig(training={"epochs": 3})
+    >>> choose_training(config, load_pair(config)).epochs
+    3
+    """
     # By the configured name: a file that happens to be called mnist.npz is not MNIST.
     base = PRESETS.get(config.dataset, TrainingSettings())
     base = replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
@@ -137,5 +176,11 @@ def choose_training(config: RunConfig, pair: DatasetPair) -> TrainingSettings:
 
 
 def load_pair(config: RunConfig) -> DatasetPair:
-    """Load the data set a run names."""
+    """Load the data set a run names.
+
+    Examples
+    --------
+    >>> load_pair(RunConfig()).n_classes
+    10
+    """
     return load_dataset(config.dataset, config.data_dir)

@@ -44,7 +44,18 @@ class InheritingStore(ModelStore):
 
 
 def name_output(folder: str | os.PathLike[str], outlook: Outlook) -> Path:
-    """Return where the new state goes by default: ``revoked/<users>`` inside the run folder."""
+    """Return where the new state goes by default: ``revoked/<users>`` inside the run folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.codes import Code
+    >>> from codeward.runs import foresee_revocation
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]]).save(RunFolder(folder).code_file)
+    ...     name_output("runs/digits", foresee_revocation(folder, ["0", "2"])).as_posix()
+    'runs/digits/revoked/0-2'
+    """
     name = "-".join(outlook.after.names(outlook.after.steps[-1]))
     plain = re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}", name)
     return Path(folder) / "revoked" / (name if plain else outlook.after.digest[:16])
@@ -74,6 +85,18 @@ def revoke_users(
         Folder of the new state.
     progress : bool
         Show training progress on stderr.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.experiments import run_experiment
+    >>> from codeward.runs import foresee_revocation
+    >>> few = {"users": 6, "code": {"name": "toy-d"}, "attack": {"attackers": [0]}, "training": {"epochs": 1}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [before] = run_experiment(RunConfig(**few, decoder={"max_attackers": 1}), folder)
+    ...     [after] = revoke_users(folder, foresee_revocation(folder, ["3"]), Path(folder, "without"))
+    >>> before["code"]["users"], after["code"]["users"], after["revoked"]["users"]
+    (6, 5, ['3'])
     """
     old, new = RunFolder(Path(folder)), RunFolder(Path(output))
     cells = list_cells(old)

@@ -49,6 +49,20 @@ def vote_cell(
         files are a few kB, and confusion matrices are estimated from the validation file when they are wanted.
     targets : sequence of sequences of int, optional
         Where attackers plant another target in every model: one a model, for every group.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.experiments import load_pair, prepare_setting
+    >>> from codeward.runs import RunConfig, RunFolder
+    >>> from codeward.training import train_ensemble
+    >>> config = RunConfig(users=6, code={"name": "toy-d"}, training={"epochs": 1})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cell = Cell(RunFolder(folder), 0, 1)
+    ...     setting = prepare_setting(config, 0, load_pair(config), cell.folder.open(config))
+    ...     ensemble = train_ensemble(setting.poisoned(1), setting.code, setting.training, setting.model_seed)
+    ...     vote_cell(setting, cell, ensemble).triggered[0].votes.shape == (270, setting.code.n_models)
+    True
     """
     groups = setting.attack(cell.n_attackers)
     columns = {user: user for user in range(setting.config.users)} if columns is None else columns

@@ -57,6 +57,11 @@ class SimulatedAttack:
         Where every model has a target of its own (federated attacks): one a model.
     names : tuple of str
         Names of all attackers, also of those who were revoked.
+
+    Examples
+    --------
+    >>> SimulatedAttack(attackers=(2, 7), target=9).targets is None
+    True
     """
 
     attackers: tuple[int, ...]

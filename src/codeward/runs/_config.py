@@ -44,7 +44,13 @@ class Section(BaseModel):
 
 
 class SplitSection(Section):
-    """How training data are split among users."""
+    """How training data are split among users.
+
+    Examples
+    --------
+    >>> SplitSection(kind="dirichlet", alpha=0.1).alpha
+    0.1
+    """
 
     kind: Literal["iid", "dirichlet", "groups"] = "iid"
     alpha: float | None = Field(
@@ -59,7 +65,13 @@ class SplitSection(Section):
 
 
 class CodeSection(Section):
-    """Where the code comes from: a file, one of the paper's by name, or the designer."""
+    """Where the code comes from: a file, one of the paper's by name, or the designer.
+
+    Examples
+    --------
+    >>> CodeSection(name="c").name, CodeSection().margin
+    ('c', 3)
+    """
 
     file: Path | None = None
     name: str | None = None
@@ -83,7 +95,13 @@ class CodeSection(Section):
 
 
 class AttackSection(Section):
-    """Who attacks and how. Attackers of one repeat are nested: 1 within 2 within 3."""
+    """Who attacks and how. Attackers of one repeat are nested: 1 within 2 within 3.
+
+    Examples
+    --------
+    >>> AttackSection(attackers=[0, 2], kind="blended").attackers
+    (0, 2)
+    """
 
     attackers: tuple[int, ...] = Field(
         default=(0, 1, 2, 3), min_length=1, description="Sizes of the colluding group to try."
@@ -106,7 +124,13 @@ class AttackSection(Section):
 
 
 class TrainingSection(Section):
-    """Overrides of the data set's recipe (see `codeward.training.PRESETS`)."""
+    """Overrides of the data set's recipe (see `codeward.training.PRESETS`).
+
+    Examples
+    --------
+    >>> TrainingSection(epochs=3).model_dump(exclude_none=True)
+    {'epochs': 3, 'engine': 'auto', 'device': 'auto'}
+    """
 
     architecture: str | None = None
     epochs: int | None = Field(default=None, ge=1)
@@ -120,7 +144,13 @@ class TrainingSection(Section):
 
 
 class DecoderSection(Section):
-    """Assumptions of the Bayes decoder; the paper's by default."""
+    """Assumptions of the Bayes decoder; the paper's by default.
+
+    Examples
+    --------
+    >>> DecoderSection().success_rate
+    0.99
+    """
 
     attack_rate: float = Field(default=0.5, ge=0, le=1)
     success_rate: float = Field(default=0.99, ge=0, le=1)
@@ -128,7 +158,16 @@ class DecoderSection(Section):
 
 
 class RunConfig(Section):
-    """One run of the main job: data, users, code, attack, training, decoding, all from one seed."""
+    """One run of the main job: data, users, code, attack, training, decoding, all from one seed.
+
+    Examples
+    --------
+    >>> config = RunConfig(code={"name": "d"}, repeats=2)
+    >>> config.dataset, config.users, config.attack.fraction
+    ('digits', 12, 0.5)
+    >>> config.differences(RunConfig(code={"name": "c"}))
+    ['code.name: "d" here, "c" there']
+    """
 
     dataset: str = "digits"
     data_dir: Path | None = None
@@ -227,6 +266,11 @@ def load_config(
     ------
     InputError
         Names every unknown key and impossible value, in one line.
+
+    Examples
+    --------
+    >>> load_config(overrides=["users=16", "attack.attackers=[0, 1]"]).attack.attackers
+    (0, 1)
     """
     content: Any = {}
     if path is not None:

@@ -10,7 +10,13 @@ from codeward.runs._config import RunConfig, Section, load_config
 
 
 class FederatedSection(Section):
-    """Rounds, local work and aggregation (see `codeward.federated.FederatedSettings`), and what attackers do."""
+    """Rounds, local work and aggregation (see `codeward.federated.FederatedSettings`), and what attackers do.
+
+    Examples
+    --------
+    >>> FederatedSection(rounds=3).server_settings()["rounds"]
+    3
+    """
 
     rounds: int = Field(default=10, ge=1)
     local_epochs: int = Field(default=2, ge=1)
@@ -36,7 +42,13 @@ class FederatedSection(Section):
 
 
 class FederatedConfig(RunConfig):
-    """A federated run: data, users, code, attack and decoder as for ``codeward run``, and the federation."""
+    """A federated run: data, users, code, attack and decoder as for ``codeward run``, and the federation.
+
+    Examples
+    --------
+    >>> FederatedConfig(federated={"rule": "median"}).federated.rule
+    'median'
+    """
 
     federated: FederatedSection = FederatedSection()
 
@@ -50,5 +62,11 @@ class FederatedConfig(RunConfig):
 
 
 def load_federated_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> FederatedConfig:
-    """Read a YAML file (the defaults when there is none) and apply ``key=value`` overrides, as `load_config` does."""
+    """Read a YAML file (the defaults when there is none) and apply ``key=value`` overrides, as `load_config` does.
+
+    Examples
+    --------
+    >>> load_federated_config(overrides=["federated.rounds=3"]).federated.rounds
+    3
+    """
     return load_config(path, overrides, kind=FederatedConfig)

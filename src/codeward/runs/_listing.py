@@ -37,7 +37,15 @@ def list_cells(folder: str | os.PathLike[str] | RunFolder) -> list[Cell]:
 
 
 def find_cell(folder: str | os.PathLike[str] | RunFolder, repeat: int = 0, n_attackers: int | None = None) -> Cell:
-    """Return one cell of a run folder that has a record; without a number of attackers the one with the most."""
+    """Return one cell of a run folder that has a record; without a number of attackers the one with the most.
+
+    Examples
+    --------
+    >>> find_cell("no/such/folder", repeat=0)
+    Traceback (most recent call last):
+    ...
+    codeward._errors.InputError: no/such/folder: no such folder
+    """
     cells = [cell for cell in list_cells(folder) if cell.repeat == repeat]
     if n_attackers is not None:
         cells = [cell for cell in cells if cell.n_attackers == n_attackers]

@@ -72,7 +72,16 @@ def describe_machine(device: str, gpu: str | None = None) -> dict[str, Any]:
 
 
 def save_record(record: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a record atomically; see `load_record`."""
+    """Write a record atomically; see `load_record`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_record({"repeat": 0}, Path(folder, "record.json"))
+    ...     load_record(Path(folder, "record.json"))["repeat"]
+    0
+    """
     write_text_atomic(path, json.dumps({"format": FORMAT, **record}, indent=1) + "\n")
 
 
@@ -82,9 +91,9 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     Examples
     --------
     >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp(), "record.json")
-    >>> save_record({"repeat": 0, "n_attackers": 3}, file)
-    >>> load_record(file)["n_attackers"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_record({"repeat": 0, "n_attackers": 3}, Path(folder, "record.json"))
+    ...     load_record(Path(folder, "record.json"))["n_attackers"]
     3
     """
     record = read_json(path)

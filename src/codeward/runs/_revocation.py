@@ -32,6 +32,12 @@ class Revocation:
         Before anybody was revoked.
     steps : tuple of tuple of int
         Users revoked together, as columns of ``original``, in order of revocation.
+
+    Examples
+    --------
+    >>> left = Revocation(Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]])).add(["1"])
+    >>> left.columns, left.code.matrix.astype(int).tolist()
+    ((0, 2), [[1, 0], [0, 1], [1, 1]])
     """
 
     original: Code
@@ -106,6 +112,14 @@ class Outlook:
     before, after : Revocation
     guarantees_before, guarantees_after : Inspection
         What both codes guarantee, verified.
+
+    Examples
+    --------
+    >>> before = Revocation(Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]]))
+    >>> after = before.add(["1"])
+    >>> outlook = Outlook(before, after, inspect(before.code), inspect(after.code))
+    >>> outlook.retrained, outlook.untouched
+    ([0, 1], [2])
     """
 
     before: Revocation
@@ -148,7 +162,16 @@ class Outlook:
 
 
 def load_revocation(folder: str | os.PathLike[str]) -> Revocation:
-    """Return who is revoked in a run folder; nobody where it has no ``revocation.json``."""
+    """Return who is revoked in a run folder; nobody where it has no ``revocation.json``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Code([[1, 0], [0, 1]]).save(RunFolder(folder).code_file)
+    ...     load_revocation(folder).revoked
+    ()
+    """
     place = RunFolder(folder)
     file = place.revocation_file
     if not file.exists():
@@ -170,7 +193,16 @@ def load_revocation(folder: str | os.PathLike[str]) -> Revocation:
 
 
 def foresee_revocation(folder: str | os.PathLike[str], users: Sequence[str]) -> Outlook:
-    """Verify what revoking these users (by name, or number where there are no names) would leave; change nothing."""
+    """Verify what revoking these users (by name, or number where there are no names) would leave; change nothing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]]).save(RunFolder(folder).code_file)
+    ...     foresee_revocation(folder, ["1"]).retrained
+    [0, 1]
+    """
     if not RunFolder(folder).code_file.is_file():
         raise InputError(f"{folder}: not a run folder (no code.json)")
     before = load_revocation(folder)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
+from codeward._files import remove_leftovers, write_text_atomic
 from codeward.codes import Code, design, named_code
 from codeward.runs._config import RunConfig, load_config, read_yaml
 from codeward.runs._federated_config import FederatedConfig
@@ -120,6 +120,8 @@ class RunFolder:
         """
         if self.revocation_file.exists():
             raise InputError(f"{self.path}: a run without its revoked users; only codeward revoke makes such a folder")
+        for place in (self.path, *self.path.glob("*/"), *self.path.glob("store/*/")):
+            remove_leftovers(place.resolve())
         begun = bool(self.list_records() or self.list_votes())
         known = self.config if self.config_file.exists() else None
         if known is None and begun:
