@@ -306,14 +306,14 @@ def load_scores(path: str | os.PathLike[str]) -> VoteSet:
 
 def _check_packing(file: BinaryIO, path: str | os.PathLike[str]) -> None:
     """Refuse archives that torch does not write: one whose members are packed could unpack to anything."""
-    if zipfile.is_zipfile(file):
-        file.seek(0)
-        try:
+    members: list[zipfile.ZipInfo] = []
+    try:
+        if zipfile.is_zipfile(file):
             members = zipfile.ZipFile(file).infolist()
-        except Exception as error:  # whatever is wrong with its directory
-            raise InputError(f"{path}: not a score file: its archive is damaged") from error
-        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise InputError(f"{path}: not a score file as torch writes it: packed")
+    except Exception as error:  # whatever is wrong with its directory
+        raise InputError(f"{path}: not a score file: its archive is damaged") from error
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise InputError(f"{path}: not a score file as torch writes it: packed")
     file.seek(0)
 
 
