@@ -162,6 +162,14 @@ class Pooled:
     suspects : sequence of tuple of int, length G
         Most probable attacker set given an attack; ties to the fewest users, then the lowest indices.
     user_probability : ndarray, shape (G, n)
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    >>> confusion = [[[0.9, 0.1], [0.1, 0.9]]] * 6
+    >>> pool_evidence(BayesDecoder(code, confusion, attackers_prior=(0.5, 0.5)), [[[0, 0, 0, 0, 1, 1]] * 2]).targets
+    array([1])
     """
 
     attack_probability: NDArray[np.float64]
@@ -183,6 +191,14 @@ def pool_evidence(decoder: BayesDecoder, votes_groups: Sequence[ArrayLike]) -> P
     decoder : BayesDecoder
         With all attacker sets enumerable.
     votes_groups : sequence of array_like of int, shape (q, m) each
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    >>> confusion = [[[0.9, 0.1], [0.1, 0.9]]] * 6
+    >>> pool_evidence(BayesDecoder(code, confusion, attackers_prior=(0.5, 0.5)), [[[0, 0, 0, 0, 1, 1]] * 2]).suspects
+    [(2,)]
     """
     sets, n_classes, rate = decoder.sets_, decoder.n_classes, decoder.attack_rate
     alarms, targets, patterns = [], [], []
@@ -257,6 +273,14 @@ def name_attackers(decoder: BayesDecoder, votes: ArrayLike) -> list[tuple[int, .
     -------
     list of tuple of int, length N
         Ties (within one part in 1e9): the fewest users, then the lowest indices.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    >>> confusion = [[[0.9, 0.1], [0.1, 0.9]]] * 6
+    >>> name_attackers(BayesDecoder(code, confusion, attackers_prior=(0.5, 0.5)), [[0, 0, 0, 0, 1, 1]])
+    [(2,)]
     """
     if not decoder.is_exact:
         raise TooLargeError("the best explanation was asked for, but there are too many attacker sets to enumerate")

@@ -64,6 +64,18 @@ class BayesDecoder:
     -----
     The constructor stores; checks and tables are made at the first use. Ties (within one part in 1e9): label and target
     to the smaller class, attackers to the fewest users, then the lowest indices.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    >>> confusion = [[[0.9, 0.1], [0.1, 0.9]]] * 6
+    >>> decoder = BayesDecoder(code, confusion, attackers_prior=(0.5, 0.5))
+    >>> found = decoder.decode([[0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1]])
+    >>> found.labels, found.suspects[0]
+    (array([0, 1]), (2,))
+    >>> found.attack_probability.round(2)
+    array([0.9 , 0.45])
     """
 
     needs: Literal["votes"] = "votes"

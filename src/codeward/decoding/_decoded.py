@@ -39,6 +39,15 @@ class Decoded:
         Posterior of the label.
     neglected : ndarray of float64, shape (N,)
         Proved upper bound on the share of posterior mass left out; 0 means exact up to rounding.
+
+    Examples
+    --------
+    >>> from codeward.decoding import PluralityDecoder
+    >>> found = PluralityDecoder(n_classes=2).decode([[0, 1, 1], [0, 0, 0]])
+    >>> found.labels, found.alarms(0.5)
+    (array([1, 0]), array([ True, False]))
+    >>> len(Decoded.concatenate([found, found.take([0])]))
+    3
     """
 
     labels: NDArray[np.int64]
@@ -94,6 +103,13 @@ class Decoder(Protocol):
         What it decodes: votes of shape (N, m), or class scores (log-probabilities) of shape (N, m, c).
     n_classes : int or None
         Number of classes c; None where every call finds it.
+
+    Examples
+    --------
+    >>> from codeward.decoding import PluralityDecoder
+    >>> decoder: Decoder = PluralityDecoder(n_classes=2)
+    >>> decoder.needs
+    'votes'
     """
 
     @property
@@ -124,6 +140,12 @@ def distinct_rows(votes: NDArray[np.int64], n_classes: int) -> tuple[NDArray[np.
     -------
     distinct : ndarray of int64, shape (U, m)
     inverse : ndarray of int64, shape (N,)
+
+    Examples
+    --------
+    >>> distinct, inverse = distinct_rows(np.array([[0, 1], [1, 1], [0, 1]]), n_classes=2)
+    >>> distinct.shape, inverse
+    ((2, 2), array([0, 1, 0]))
     """
     n_inputs, n_models = votes.shape
     if n_inputs == 0 or n_models == 0:
@@ -213,6 +235,11 @@ class RocCurve:
         Share of the clean inputs flagged (false alarms) and of the triggered ones (detections), rising from 0 to 1.
     thresholds : ndarray of float64, shape (K,)
         Falling to minus infinity (always an alarm).
+
+    Examples
+    --------
+    >>> roc_curve([0.1, 0.2], [0.2, 0.9]).auc
+    0.875
     """
 
     fpr: NDArray[np.float64]
@@ -235,6 +262,11 @@ def roc_curve(attack_probability_clean: ArrayLike, attack_probability_triggered:
     """ROC curve of attack probabilities on clean inputs, shape (N0,), and triggered inputs, shape (N1,), none empty.
 
     Inputs with equal probability are flagged together: the curve has one point for them, and its AUC counts ties half.
+
+    Examples
+    --------
+    >>> roc_curve([0.1, 0.2], [0.2, 0.9]).tpr
+    array([0. , 0.5, 1. , 1. ])
     """
     groups = [
         np.asarray(attack_probability_clean, dtype=np.float64),
@@ -274,6 +306,11 @@ def tracking_score(
     -------
     true_positives, false_positives : ndarray of int64, shape (N,)
         Suspects who attacked, and suspects who did not; the paper reports their means.
+
+    Examples
+    --------
+    >>> tracking_score([(0, 1), (2,)], true_attackers=(1, 2))
+    (array([1, 1]), array([1, 0]))
     """
     truth: list[Any] = list(true_attackers)
     each: list[set[int]] = (

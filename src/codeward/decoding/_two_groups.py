@@ -213,6 +213,15 @@ class TwoGroupDecoder:
     -----
     Exact; a vote vector takes time in proportion to the pairs of hit patterns, so this is for tens of users, not for
     hundreds. Ties as in `BayesDecoder`, and one group before two. More than two groups are not implemented.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    >>> confusion = [[[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]]] * 6
+    >>> decoder = TwoGroupDecoder(code, confusion, attackers_prior=(0.5, 0.5), second_rate=0.5)
+    >>> decoder.decode([[0, 0, 1, 1, 2, 2]]).suspects
+    [(0, 1)]
     """
 
     needs: Literal["votes"] = "votes"

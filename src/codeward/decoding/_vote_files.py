@@ -12,6 +12,7 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -44,6 +45,11 @@ class VoteSet:
     scores : ndarray, shape (N, m, c), or None
     code_digest : str or None
         `codeward.codes.Code.digest` of the code whose models voted.
+
+    Examples
+    --------
+    >>> VoteSet(np.array([[0, 1, 1]])).labels is None
+    True
     """
 
     votes: NDArray[np.int64]
@@ -71,6 +77,14 @@ class VoteReader:
     has_labels, has_scores : bool
     confusion : ndarray of shape (m, c, c), or None
     code_digest : str or None
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "votes.npz"
+    >>> save_votes(file, [[0, 1], [1, 1], [0, 0]], labels=[0, 1, 0])
+    >>> [len(part.votes) for part in VoteReader(file).chunks(2)]
+    [2, 1]
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -80,12 +94,9 @@ class VoteReader:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._header = False
         suffix = self.path.suffix.lower()
-        if suffix == ".npz":
-            self._open_npz()
-        elif suffix == ".csv":
-            self._open_csv()
-        else:
+        if suffix not in (".npz", ".csv"):
             raise InputError(f"{self.path}: a vote file ends in .npz or .csv")
+        self._open_npz() if suffix == ".npz" else self._open_csv()
 
     def _open_npz(self) -> None:
         with ArrayFile(self.path, "iuf", _ARRAYS) as file:
@@ -213,7 +224,16 @@ class VoteReader:
 
 
 def load_votes(path: str | os.PathLike[str]) -> VoteSet:
-    """Read a whole vote file (see `VoteReader` for the formats), if its arrays take 2 GiB at most."""
+    """Read a whole vote file (see `VoteReader` for the formats), if its arrays take 2 GiB at most.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "votes.csv"
+    >>> save_votes(file, [[0, 1], [1, 1]])
+    >>> load_votes(file).votes.tolist()
+    [[0, 1], [1, 1]]
+    """
     reader = VoteReader(path)
     numbers = reader.n_inputs * reader.n_models * (1 + reader.n_score_classes)
     if numbers * 8 > LARGEST_FILE:
@@ -240,7 +260,16 @@ def save_votes(
     scores: ArrayLike | None = None,
     code_digest: str | None = None,
 ) -> None:
-    """Write a vote file, atomically: ``.npz`` with all parts, or ``.csv`` with votes and labels only."""
+    """Write a vote file, atomically: ``.npz`` with all parts, or ``.csv`` with votes and labels only.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "votes.npz"
+    >>> save_votes(file, [[0, 1], [1, 1]], labels=[0, 1])
+    >>> load_votes(file).labels
+    array([0, 1])
+    """
     checked = check_votes(votes)
     small = np.min_scalar_type(int(checked.max(initial=0)))
     arrays: dict[str, NDArray[Any]] = {"votes": checked.astype(small)}
@@ -270,10 +299,9 @@ def save_votes(
 
 
 def _number(cell: str) -> float | None:
-    try:
+    with suppress(ValueError):
         return float(cell)
-    except ValueError:
-        return None
+    return None
 
 
 def load_scores(path: str | os.PathLike[str]) -> VoteSet:
@@ -281,6 +309,14 @@ def load_scores(path: str | os.PathLike[str]) -> VoteSet:
 
     ``scores`` of shape (N, m, c) are outputs or one-hot votes, the vote being the largest (ties to the smaller class);
     of shape (N, m) they are the votes themselves.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "scores.pth"
+    >>> save_scores(file, [[0, 1, 1]], [1], n_classes=2)
+    >>> load_scores(file).votes
+    array([[0, 1, 1]])
     """
     import torch
 
@@ -343,7 +379,16 @@ def save_scores(
     n_classes: int,
     scores: NDArray[np.floating] | None = None,
 ) -> None:
-    """Write a score file their scripts read, atomically: the scores, or else one-hot votes, shape (N, m, c)."""
+    """Write a score file their scripts read, atomically: the scores, or else one-hot votes, shape (N, m, c).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "scores.pth"
+    >>> save_scores(file, [[0, 1, 1]], [1], n_classes=2)
+    >>> load_scores(file).scores.shape
+    (1, 3, 2)
+    """
     import torch
 
     checked = check_votes(votes, n_classes=n_classes)

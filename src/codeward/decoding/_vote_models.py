@@ -22,7 +22,13 @@ MOST_CELLS = 1 << 27
 
 @runtime_checkable
 class VoteModel(Protocol):
-    """The replaceable part of the Bayes decoders (DESIGN.md, Decoder)."""
+    """The replaceable part of the Bayes decoders (DESIGN.md, Decoder).
+
+    Examples
+    --------
+    >>> isinstance(ConfusionModel([[[0.9, 0.1], [0.2, 0.8]]]), VoteModel)
+    True
+    """
 
     @property
     def n_models(self) -> int:
@@ -46,6 +52,12 @@ class ConfusionModel:
     confusion : array_like, shape (m, c, c)
         ``confusion[i, l, v]``: probability that model i says v when the true label is l and nobody attacks. Rows sum
         to 1 within `ROW_SUM_TOLERANCE`; cells below `CONFUSION_FLOOR` are raised to it.
+
+    Examples
+    --------
+    >>> model = ConfusionModel([[[0.9, 0.1], [0.2, 0.8]]])
+    >>> np.exp(model.log_likelihood(np.array([[1]]))).round(2)
+    array([[[0.1, 0.8]]])
     """
 
     def __init__(self, confusion: ArrayLike) -> None:
@@ -114,12 +126,25 @@ def estimate_confusion(
     -------
     ndarray of float64, shape (m, c, c)
         Positive, rows sum to 1.
+
+    Examples
+    --------
+    >>> estimate_confusion([[0], [0], [1]], [0, 0, 1], n_classes=2).round(2)
+    array([[[0.83, 0.17],
+            [0.25, 0.75]]])
     """
     return smooth_confusion(count_confusion(votes, labels, n_classes), smoothing)
 
 
 def smooth_confusion(counts: NDArray[np.int64], smoothing: float = 0.5) -> NDArray[np.float64]:
-    """Turn counts of shape (m, c, c), added up over a data set, into the estimate of `estimate_confusion`."""
+    """Turn counts of shape (m, c, c), added up over a data set, into the estimate of `estimate_confusion`.
+
+    Examples
+    --------
+    >>> smooth_confusion(np.array([[[2, 0], [0, 1]]])).round(2)
+    array([[[0.83, 0.17],
+            [0.25, 0.75]]])
+    """
     if not smoothing > 0:
         raise InputError(f"smoothing must be above 0, got {smoothing}: a zero cell would make a vote impossible")
     smooth = counts + float(smoothing)
@@ -127,7 +152,14 @@ def smooth_confusion(counts: NDArray[np.int64], smoothing: float = 0.5) -> NDArr
 
 
 def count_confusion(votes: ArrayLike, labels: ArrayLike, n_classes: int) -> NDArray[np.int64]:
-    """Count how often model i says v on label l, shape (m, c, c), for votes (N, m) and labels (N,)."""
+    """Count how often model i says v on label l, shape (m, c, c), for votes (N, m) and labels (N,).
+
+    Examples
+    --------
+    >>> count_confusion([[0], [0], [1]], [0, 0, 1], n_classes=2)
+    array([[[2, 0],
+            [0, 1]]])
+    """
     checked = check_votes(votes, n_classes=n_classes)
     truth = check_labels(labels, checked.shape[0], n_classes)
     n_models = checked.shape[1]
@@ -138,7 +170,13 @@ def count_confusion(votes: ArrayLike, labels: ArrayLike, n_classes: int) -> NDAr
 
 
 def check_votes(votes: ArrayLike, n_models: int | None = None, n_classes: int | None = None) -> NDArray[np.int64]:
-    """Validate votes and return them as int64, shape (N, m); every complaint names the place."""
+    """Validate votes and return them as int64, shape (N, m); every complaint names the place.
+
+    Examples
+    --------
+    >>> check_votes([[0, 1.0]])
+    array([[0, 1]])
+    """
     raw = np.asarray(votes)
     if raw.ndim != 2:
         raise InputError(f"votes: expected shape (inputs, models), got {raw.shape}")

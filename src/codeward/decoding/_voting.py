@@ -23,6 +23,11 @@ class PluralityDecoder:
         Checked against the number of votes when given.
     n_classes : int, optional
         Number of classes c; by default one more than the largest vote of each call.
+
+    Examples
+    --------
+    >>> PluralityDecoder().predict([[0, 1, 1], [2, 1, 0]])
+    array([1, 0])
     """
 
     needs: Literal["votes"] = "votes"
@@ -98,6 +103,15 @@ class ConsensusDecoder:
     -----
     A label nobody voted for counts as well: it is explained when m - e models can be hit (a code with such a k-sum
     guarantees nothing, and the decoder says so by giving no verdict).
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    >>> ConsensusDecoder(code, n_attackers=1).decode([[0, 0, 0, 0, 1, 1]]).suspects
+    [(2,)]
+    >>> ConsensusDecoder(code, n_attackers=1).predict([[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 2, 2]])
+    array([ 0, -1])
     """
 
     needs: Literal["votes"] = "votes"
