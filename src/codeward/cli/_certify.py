@@ -149,7 +149,7 @@ def _make_decoder(
     reader: "VoteReader", code: "Code", name: str, attackers: int | None, errors: int, classes: int | None
 ) -> tuple["Decoder", int, str | None]:
     """Make the decoder, count the classes, and say where the confusion matrices come from."""
-    from codeward.cli._noise import find_classes, find_confusion
+    from codeward.cli._clean_votes import find_classes, find_confusion
     from codeward.decoding import Assumptions, make_decoder
 
     if name not in ("plurality", "bayes", "groups", "consensus"):

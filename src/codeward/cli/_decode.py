@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from codeward._errors import InputError
-from codeward.cli._noise import find_classes, find_confusion, find_validation
+from codeward.cli._clean_votes import find_classes, find_confusion, find_validation
 
 if TYPE_CHECKING:
     from codeward.codes import Code

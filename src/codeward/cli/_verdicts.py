@@ -108,7 +108,7 @@ class Summary:
 
     def __init__(self, code: Code, threshold: float, held_out: bool) -> None:
         self.code, self.threshold, self.held_out = code, threshold, held_out
-        self.inputs = self.alarms = self.silent = self.judged = self.right = 0
+        self.inputs = self.alarms = self.silent = self.counted = self.right = 0
         self.neglected = 0.0
         self.suspects: Counter[int] = Counter()
 
@@ -121,9 +121,9 @@ class Summary:
         self.neglected = max(self.neglected, float(verdicts.neglected.max(initial=0.0)))
         self.suspects.update(chain.from_iterable(compress(verdicts.suspects, alarms.tolist())))
         if labels is not None:
-            judged = slice((start + 1) % 2, None, 2) if self.held_out else slice(None)
-            self.judged += labels[judged].size
-            self.right += int((verdicts.labels[judged] == labels[judged]).sum())
+            counted = slice((start + 1) % 2, None, 2) if self.held_out else slice(None)
+            self.counted += labels[counted].size
+            self.right += int((verdicts.labels[counted] == labels[counted]).sum())
 
     def show(self, votes: Path, decoder: str, source: str | None, output: Path | None, as_json: bool) -> None:
         """Print the summary: a table, or one JSON object."""
@@ -138,8 +138,8 @@ class Summary:
                 "threshold": threshold,
                 "alarms": self.alarms,
                 "no_verdict": self.silent,
-                "accuracy": self.right / self.judged if self.judged else None,
-                "accuracy_inputs": self.judged,
+                "accuracy": self.right / self.counted if self.counted else None,
+                "accuracy_inputs": self.counted,
                 "neglected": self.neglected,
                 "suspects": [{"user": self.code.user_name(user), "alarms": count} for user, count in top],
                 "output": None if output is None else str(output),
@@ -154,9 +154,9 @@ class Summary:
         if source:
             table.add_row("confusion", source)
         table.add_row("inputs", f"{self.inputs:,}")
-        if self.judged:
+        if self.counted:
             which = "odd-numbered inputs" if self.held_out else "inputs"
-            table.add_row("accuracy", f"{self.right / self.judged:.2%} of {self.judged:,} {which}")
+            table.add_row("accuracy", f"{self.right / self.counted:.2%} of {self.counted:,} {which}")
         limit = "every input" if threshold is None else f"attack probability > {threshold:g}"
         table.add_row("alarms", f"{self.alarms:,} ({self.alarms / self.inputs:.2%} of inputs; {limit})")
         if self.silent:

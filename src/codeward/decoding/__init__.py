@@ -17,6 +17,7 @@ from codeward.decoding._decoded import (
 )
 from codeward.decoding._factory import DECODERS, make_decoder
 from codeward.decoding._two_groups import TwoGroupDecoder
+from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
 from codeward.decoding._vote_files import VoteReader, VoteSet, load_scores, load_votes, save_scores, save_votes
 from codeward.decoding._vote_models import (
     ConfusionModel,
@@ -26,7 +27,6 @@ from codeward.decoding._vote_models import (
     estimate_confusion,
     smooth_confusion,
 )
-from codeward.decoding._voting import ConsensusDecoder, PluralityDecoder
 
 __all__ = [
     "ALARM",

@@ -11,9 +11,9 @@ from codeward.decoding._assumptions import DEFAULTS, Assumptions
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoder
 from codeward.decoding._two_groups import TwoGroupDecoder
+from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
 from codeward.decoding._vote_files import VoteSet
 from codeward.decoding._vote_models import VoteModel, estimate_confusion
-from codeward.decoding._voting import ConsensusDecoder, PluralityDecoder
 
 #: The names that `make_decoder` knows.
 DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft")

@@ -300,8 +300,8 @@ class TwoGroupDecoder:
                 found = weigh_pairs(distinct[row], clean[row], patterns, others, *rates)
                 # 1. A sum over (x, t, x', t'), and (1 - A) c times the clean likelihood: no target is drawn there.
                 hit = np.logaddexp(one + found.labels[0], two + found.labels[1]) + log_rate(self.attack_rate)
-                calm = clean[row].sum(axis=0) + np.log(n_classes) + log_rate(1 - self.attack_rate)
-                total = np.logaddexp(hit, calm)
+                quiet = clean[row].sum(axis=0) + np.log(n_classes) + log_rate(1 - self.attack_rate)
+                total = np.logaddexp(hit, quiet)
                 by_label[row] = np.exp(total - add_logs(total))
                 attacked[row] = np.exp(add_logs(hit) - add_logs(total))
                 # 2. Target and attackers, given an attack.

@@ -22,7 +22,7 @@ MOST_CELLS = 1 << 27
 
 @runtime_checkable
 class VoteModel(Protocol):
-    """The replaceable part of the Bayes decoders (DESIGN.md, Decoder).
+    """The replaceable part of the Bayes decoders: how models vote that nobody attacks.
 
     Examples
     --------

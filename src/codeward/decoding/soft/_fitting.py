@@ -11,7 +11,7 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import first_best
-from codeward.decoding._voting import PluralityDecoder
+from codeward.decoding._vote_counting import PluralityDecoder
 from codeward.decoding.soft._calibration import N_FOLDS
 from codeward.decoding.soft._explanations import Explanations, ModelEvidence, Sums
 from codeward.decoding.soft._opinions import Part, Tuned, choose_threshold, fit_pool, list_opinions, sum_labels
