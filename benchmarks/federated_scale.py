@@ -2,7 +2,7 @@
 
     python -m benchmarks.federated_scale [--users 10000] [--rounds 3] [--record benchmarks/records/federated_scale.json]
 
-The users sit on the 12 columns of the paper's code d (6 sub-models, 3 of them a user; a perceptron of 19 kB each).
+The users sit on the 4 distinct columns of the paper's code d (6 sub-models, 3 of them a user, perceptrons of 19 kB).
 Every message is packed as Flower records, unpacked, checked and summed by the code that a deployed server runs; what is
 left out is the network. Each line runs in a process of its own, so that its peak memory is its own:
 

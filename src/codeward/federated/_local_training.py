@@ -144,15 +144,12 @@ def train_federated(
 
     Examples
     --------
-    >>> from dataclasses import replace
     >>> from codeward.codes import Code
-    >>> from codeward.data import load_dataset
     >>> from codeward.federated import FederatedSettings
-    >>> from codeward.training import PRESETS
-    >>> images = load_dataset("digits", None).train
-    >>> users = [images.take(range(8)), images.take(range(8, 24))]
-    >>> training = replace(PRESETS["digits"], architecture="mlp")
-    >>> plan = FederationPlan(Code([[1, 1], [0, 1]]), training, FederatedSettings(rounds=2), (1, 8, 8), seed=0)
+    >>> from codeward.training import TrainingSettings
+    >>> users = [Samples(np.zeros((size, 1, 8, 8), np.uint8), np.arange(size)) for size in (4, 8)]
+    >>> training, settings = TrainingSettings(architecture="mlp"), FederatedSettings(rounds=2)
+    >>> plan = FederationPlan(Code([[1, 1], [0, 1]]), training, settings, (1, 8, 8), seed=0)
     >>> result = train_federated(users, plan)
     >>> [dict(report.counted) for report in result.rounds]
     [{0: (0,), 1: (0, 1)}, {0: (0,), 1: (0, 1)}]
