@@ -177,6 +177,7 @@ class Federation:
         self.plan = plan
         self.round = 0
         self.reports: list[RoundReport] = []
+        self._names = plan.names
         self._plans = plan_models(plan.code, plan.seed)
         networks = [
             build_network(plan.training.architecture, plan.shape, plan.training.n_classes, model.seed)
@@ -260,7 +261,7 @@ class Federation:
             self._refuse([Refusal(self.round, user, None, "a second reply in one round: a replay; the first counts")])
             return
         self._answered.add(user)
-        checked = check_reply(reply, self._open[user], self.plan.settings.sample_limit, self.plan.names)
+        checked = check_reply(reply, self._open[user], self.plan.settings.sample_limit, self._names)
         self._refuse(checked.refusals)
         if checked.models:
             weight = min(checked.samples, self.plan.settings.sample_cap)
@@ -300,7 +301,7 @@ class Federation:
         if report.untrained:
             _LOG.warning("round %d: no reply counted for sub-model %s", self.round, _list(report.untrained))
         if report.silent:
-            names = ", ".join(self.plan.names[user] for user in report.silent)
+            names = ", ".join(self._names[user] for user in report.silent)
             _LOG.warning("round %d: no reply in time from user %s", self.round, names)
         self.reports.append(report)
         self._open = {}
@@ -335,7 +336,7 @@ class Federation:
         if not refusals:
             return f"; nobody answered within {self.plan.settings.timeout:g} s (federated.timeout)"
         listed = "; ".join(
-            f"user {self.plan.names[refusal.user]}: {refusal.reason}" for refusal in refusals[:_EXPLAINED]
+            f"user {self._names[refusal.user]}: {refusal.reason}" for refusal in refusals[:_EXPLAINED]
         )
         return f"; {len(refusals)} refusals, the first: {listed}"
 
@@ -344,7 +345,7 @@ class Federation:
             where = "" if refusal.model is None else f" for model {refusal.model}"
             _LOG.warning(
                 "round %d: refused from user %s%s: %s",
-                refusal.round, self.plan.names[refusal.user], where, refusal.reason,
+                refusal.round, self._names[refusal.user], where, refusal.reason,
             )  # fmt: skip
         self._refusals += refusals
 
