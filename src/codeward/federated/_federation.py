@@ -335,9 +335,7 @@ class Federation:
         """Return the end of an error: the first refusals, or that nobody answered."""
         if not refusals:
             return f"; nobody answered within {self.plan.settings.timeout:g} s (federated.timeout)"
-        listed = "; ".join(
-            f"user {self._names[refusal.user]}: {refusal.reason}" for refusal in refusals[:_EXPLAINED]
-        )
+        listed = "; ".join(f"user {self._names[refusal.user]}: {refusal.reason}" for refusal in refusals[:_EXPLAINED])
         return f"; {len(refusals)} refusals, the first: {listed}"
 
     def _refuse(self, refusals: Sequence[Refusal]) -> None:
