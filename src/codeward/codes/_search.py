@@ -135,14 +135,19 @@ def run_annealing(best: Incumbent, state: BlockState, hot: float, cold: float, m
     return False
 
 
+#: Groups that can be tried, at least, before any is.
+GROUPS_WORTH = 8
+
+
 class OrbitRounds:
     """Searches under every group in turn (see `_orbits`), each a little at first and longer in every round.
 
     For coverings with margin 1; `run` can be called again and goes on where it was.
     """
 
-    #: Work of the first look at a group.
+    #: Work of the first look at a group, at most, and for each entry of its matrix.
     FIRST = 3e6
+    LOOK = 100.0
     #: Searches that are gone on with, at most.
     KEPT = 60
 
@@ -159,14 +164,15 @@ class OrbitRounds:
         """Spend this much work on groups not yet tried, then on those that are kept."""
         best, stop = self.best, self.best.work - work
         n, b, k = best.request.n_users, best.request.block_size, best.request.strength
-        if best.finished:
+        # With work for a few groups only, other searches find more.
+        if best.finished or GROUPS_WORTH * orbit_matrix_cost(3, n, b, k) > work:
             return
         for name, generators in self.groups:
             best.work -= orbit_matrix_cost(len(generators), n, b, k)
             matrix = orbit_matrix(generators, b, k, self._most)
             if matrix is not None:
                 self.searches.append(OrbitSearch(name, matrix))
-                self._advance(self.searches[-1], self.FIRST)
+                self._advance(self.searches[-1], min(self.FIRST, self.LOOK * len(matrix.rows)))
             if best.work <= stop or best.finished:
                 return
         # Small matrices are soon exhausted: go on with those that have most columns.
