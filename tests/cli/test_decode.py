@@ -177,6 +177,8 @@ def test_votes_of_another_code_are_refused_unless_forced(case, capsys):
     assert code.digest in error
     assert run(capsys, *arguments, "--force")[0] == 0
     save_votes(folder / "own.npz", votes, labels, code_digest=code.digest)
+    arguments = (folder / "own.npz", "--code", folder / "code.json", "--validation", folder / "other.npz")
+    assert other.digest in run(capsys, *arguments)[2]
     assert run(capsys, folder / "own.npz", "--code", folder / "code.json", "--accuracy", "0.9")[0] == 0
 
 

@@ -65,6 +65,17 @@ def decode(
 
     Example: codeward decode votes.npz --code code.csv -o verdicts.jsonl
     """
+    if threshold is not None and false_alarm_rate is not None:
+        raise InputError("give --threshold or --false-alarm-rate, not both")
+    if batch and decoder != "bayes":
+        raise InputError("--batch needs --decoder bayes")
+    if accuracy is not None and validation is not None:
+        raise InputError("give --accuracy (assumed) or --validation (measured), not both")
+    if decoder == "consensus" and attackers is None:
+        raise InputError("--decoder consensus needs --attackers K")
+    if max_attackers < 0:
+        raise InputError(f"--max-attackers must be 0 or more, got {max_attackers}")
+
     from codeward._progress import show_progress
     from codeward.cli._verdicts import Summary, open_writer
     from codeward.codes import Code
@@ -75,23 +86,15 @@ def decode(
     if reader.n_models != the_code.n_models:
         raise InputError(f"{votes}: {reader.n_models} votes an input, but {code} has {the_code.n_models} models (rows)")
     check_digest(reader, the_code, code, force)
+    if validation is not None:
+        check_digest(VoteReader(validation), the_code, code, force)
     if reader.n_inputs == 0:
         raise InputError(f"{votes}: no inputs")
-    if threshold is not None and false_alarm_rate is not None:
-        raise InputError("give --threshold or --false-alarm-rate, not both")
-    if batch and decoder != "bayes":
-        raise InputError("--batch needs --decoder bayes")
-    if accuracy is not None and validation is not None:
-        raise InputError("give --accuracy (assumed) or --validation (measured), not both")
     n_classes = find_classes(reader, classes)
 
     # 1. The decoder, and where its noise model comes from.
     from codeward.decoding import Assumptions, make_decoder
 
-    if decoder == "consensus" and attackers is None:
-        raise InputError("--decoder consensus needs --attackers K")
-    if max_attackers < 0:
-        raise InputError(f"--max-attackers must be 0 or more, got {max_attackers}")
     assumptions = Assumptions.uniform(
         max_attackers,
         attack_rate=attack_rate,

@@ -351,7 +351,7 @@ class Cell:
         digests = {}
         for inputs, given in votes.items():
             target = self.folder.votes(self.repeat, self.n_attackers, inputs)
-            save_votes(target, given.votes, given.labels, given.confusion, given.scores)
+            save_votes(target, given.votes, given.labels, given.confusion, given.scores, self.folder.code.digest)
             digests[inputs] = _hash_file(target)
         pointer = None if store is None else Path(os.path.relpath(store, self.folder.path)).as_posix()
         near = {"store": pointer} if pointer is not None and _POINTER.fullmatch(pointer) else {}
