@@ -55,6 +55,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     "breakers": (
         ["certificates/_breakers.py", "certificates/_coverage.py", "certificates/_pointwise.py"],
         [
+            "tests/certificates/test_breakers.py",
             "tests/certificates/test_classes.py",
             "tests/certificates/test_certify.py",
             "tests/certificates/test_published.py",

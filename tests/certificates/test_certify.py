@@ -87,6 +87,18 @@ def test_a_thousand_users_are_certified_by_bounds_alone_on_a_partition():
         assert PluralityDecoder().predict(after[None])[0] != result.labels[index]
 
 
+@pytest.mark.parametrize("method", ["patterns", "bound", "milp"])
+def test_inputs_with_few_rivals_do_not_suffer_beside_inputs_with_many(method):
+    votes = [[1] * 9, [0, 1, 2, 3, 4, 5, 6, 7, 8], [0] * 9, [2] * 5 + [1] * 4]
+    for limit, radius in ((2, [2, 0, 2, 0]), (3, [3, 0, 3, 0]), (9, [4, 0, 4, 0])):
+        found = certify(votes, Code(np.eye(9, dtype=int)), max_attackers=limit, method=method)
+        assert found.radius.tolist() == radius
+        assert found.exact.tolist() == [limit > 4, True, limit > 4, True]
+        assert found.attackers.max(axis=1).tolist() == [
+            -1 if not exact else size for exact, size in zip(found.exact, radius, strict=True)
+        ]
+
+
 def test_bound_and_greedy_stand_on_both_sides_of_the_need():
     matrix = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=np.float32)
     weights, need = np.ones((1, 3), dtype=np.float32), np.array([3], dtype=np.float32)
