@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -105,3 +106,40 @@ def test_runs_need_no_torch():
 
 def test_the_fraction_is_that_of_the_paper():
     assert FRACTION == PAPER_FRACTION
+
+
+WEIRD = (None, [], {}, "x", -1, 10**30, [None], {"x": None}, True, 0.5, [[]], [{"attackers": [99], "target": 1}])
+
+
+@pytest.mark.parametrize("file", ["about", "record"])
+def test_no_value_in_a_cells_files_gets_past_the_checks(cell, file):
+    path = getattr(cell.folder, file)(0, 0)
+    content = json.loads(path.read_text())
+    refused = 0
+    for key in content:
+        for value in WEIRD:
+            path.write_text(json.dumps(content | {key: value}))
+            for part in (
+                "n_classes",
+                "class_names",
+                "training",
+                "shape",
+                "keys",
+                "store",
+                "groups",
+                "reached",
+                "clean",
+            ):
+                refused += _is_refused(lambda part=part: getattr(Cell(cell.folder, 0, 0), part))
+            for part in ("confusion", "assumptions", "id", "threat", "record", "gallery", "is_whole", "advice"):
+                refused += _is_refused(lambda part=part: getattr(Cell(cell.folder, 0, 0), part))
+            refused += _is_refused(lambda: Cell(cell.folder, 0, 0).decoder())
+            refused += _is_refused(lambda: list_cells(cell.folder))
+    assert refused > 100
+
+
+def _is_refused(read):
+    with suppress(InputError):
+        read()
+        return False
+    return True

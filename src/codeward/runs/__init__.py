@@ -42,7 +42,7 @@ _HOME = {
     "Revocation": "_revocation",
     "RunConfig": "_config",
     "RunFolder": "_run_folder",
-    "SimulatedAttack": "_cell",
+    "SimulatedAttack": "_records",
     "SplitSection": "_config",
     "TrainingSection": "_config",
     "describe_machine": "_records",
@@ -55,7 +55,7 @@ _HOME = {
     "load_record": "_records",
     "load_records": "_records",
     "load_revocation": "_revocation",
-    "name_triggered": "_cell",
+    "name_triggered": "_run_folder",
     "rate": "_records",
     "save_record": "_records",
     "share": "_records",
@@ -95,7 +95,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from codeward.runs._cell import Cell, SimulatedAttack, name_triggered
+    from codeward.runs._cell import Cell
     from codeward.runs._config import (
         FRACTION,
         FRACTIONS,
@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from codeward.runs._listing import find_cell, list_cells
     from codeward.runs._records import (
         ALARM,
+        SimulatedAttack,
         describe_machine,
         load_record,
         load_records,
@@ -119,7 +120,7 @@ if TYPE_CHECKING:
         share,
     )
     from codeward.runs._revocation import Outlook, Revocation, foresee_revocation, load_revocation
-    from codeward.runs._run_folder import RunFolder, find_code
+    from codeward.runs._run_folder import RunFolder, find_code, name_triggered
 
 
 def __getattr__(name: str) -> Any:

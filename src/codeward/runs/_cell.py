@@ -27,8 +27,8 @@ from codeward.decoding import (
     save_votes,
 )
 from codeward.runs._config import DecoderSection, RunConfig
-from codeward.runs._records import check_keys, load_record, save_record
-from codeward.runs._run_folder import RunFolder, name_cell
+from codeward.runs._records import SimulatedAttack, check_keys, load_record, save_record
+from codeward.runs._run_folder import RunFolder, name_cell, name_triggered
 
 if TYPE_CHECKING:
     from codeward.certificates import Threat
@@ -39,35 +39,14 @@ FORMAT = "codeward-cell/1"
 #: A store near the run folder, as cells of a grid point to theirs.
 _POINTER = re.compile(r"(\.\./){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
-_NEEDED_ABOUT = ("code_digest", "classes", "training", "groups", "hardware")
-_NEEDED_RECORD = ("repeat", "n_attackers", "seed", "config", "config_digest", "code_digest", "training", "figures")
+#: More values than this in the confusion matrices of a cell, and it is no cell.
+_MOST_VALUES = 2**27
 
-
-@dataclass(frozen=True)
-class SimulatedAttack:
-    """One attacking group of a cell.
-
-    Attributes
-    ----------
-    attackers : tuple of int
-        Columns of the code; those who were revoked are left out.
-    target : int
-        The label the trigger stands for.
-    targets : tuple of int or None
-        Where every model has a target of its own (federated attacks): one a model.
-    names : tuple of str
-        Names of all attackers, also of those who were revoked.
-
-    Examples
-    --------
-    >>> SimulatedAttack(attackers=(2, 7), target=9).targets is None
-    True
-    """
-
-    attackers: tuple[int, ...]
-    target: int
-    targets: tuple[int, ...] | None = None
-    names: tuple[str, ...] = ()
+_ABOUT: dict[str, type] = {"code_digest": str, "classes": int, "training": dict, "groups": list, "hardware": dict}
+_ABOUT_TOO: dict[str, type] = {"keys": list, "digests": dict, "shape": list, "class_names": list, "store": str}
+_RECORD: dict[str, type] = {"repeat": int, "n_attackers": int, "seed": int, "config": dict, "figures": dict}
+_RECORD |= {"config_digest": str, "code_digest": str, "training": dict}
+_RECORD_TOO: dict[str, type] = {"revoked": dict, "federated": dict, "hardware": dict, "work": dict}
 
 
 @dataclass(frozen=True)
@@ -124,8 +103,7 @@ class Cell:
     @property
     def _digests(self) -> dict[str, str]:
         """SHA-256 of the vote files by inputs; empty in cells of older versions."""
-        digests = self.about.get("digests", {}) if self.has_votes else {}
-        return digests if isinstance(digests, dict) else {}
+        return (self.about.get("digests") or {}) if self.has_votes else {}
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -134,7 +112,9 @@ class Cell:
         about = read_json(file)
         if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise InputError(f"{file}: not a {FORMAT} file")
-        check_keys(about, _NEEDED_ABOUT, f"{file}: it")
+        check_keys(about, _ABOUT, _ABOUT_TOO, f"{file}: it")
+        if not about["classes"] >= 1 or self.folder.code.n_models * about["classes"] ** 2 > _MOST_VALUES:
+            raise InputError(f"{file}: {str(about['classes'])[:20]} classes are none, or too many")
         if about["code_digest"] != self.folder.code.digest:
             raise InputError(f"{file}: votes of another code than {self.folder.code_file}; was the folder edited?")
         return about
@@ -144,7 +124,7 @@ class Cell:
         """The cell's record, checked to be of the folder's code."""
         file = self._record_file
         record = load_record(file)
-        check_keys(record, _NEEDED_RECORD, f"{file}: a record")
+        check_keys(record, _RECORD, _RECORD_TOO, f"{file}: a record")
         if (record["repeat"], record["n_attackers"]) != (self.repeat, self.n_attackers):
             raise InputError(f"{file}: a record of another cell")
         if record["code_digest"] != self.folder.code.digest:
@@ -161,17 +141,18 @@ class Cell:
         """Name of these models in a ledger; it tells them from all others, also from before a revocation."""
         name = f"{self.record['config_digest'][:16]}/{self.name}"
         revoked = self.record.get("revoked")
-        return f"{name}/without-{revoked['state'][:16]}" if revoked else name
+        return f"{name}/without-{str(revoked.get('state'))[:16]}" if revoked else name
 
     @property
     def threat(self) -> "Threat":
         """What users could do to a model they reach: anything where they sent updates."""
-        return "arbitrary" if "federated" in self.record else "deterministic"
+        return "arbitrary" if self.record.get("federated") is not None else "deterministic"
 
     @property
     def advice(self) -> str:
         """The command that makes what the cell lacks."""
-        if self.has_record and load_record(self._record_file).get("federated", {}).get("engine") == "consortium":
+        federated = load_record(self._record_file).get("federated") if self.has_record else None
+        if isinstance(federated, dict) and federated.get("engine") == "consortium":
             return "`codeward federate collect` into another folder"
         if self.folder.revocation_file.exists():
             return f"`codeward revoke RUN_DIR USERS -o {self.folder.path}`"
@@ -237,7 +218,7 @@ class Cell:
     def _find_keys(self) -> tuple[str, ...]:
         keys = self.about.get("keys")
         if not keys and self.has_record:
-            keys = self.record.get("federated", {}).get("keys")  # where earlier versions kept those of a federation
+            keys = (self.record.get("federated") or {}).get("keys")  # where earlier versions kept a federation's
         return tuple(map(str, keys or ()))
 
     # What they say.
@@ -245,9 +226,8 @@ class Cell:
     def load_votes(self, inputs: str) -> VoteSet:
         """Return the votes on ``validation``, ``clean``, ``triggered``, ... inputs; labels are there."""
         file = self.folder.votes(self.repeat, self.n_attackers, inputs)
-        known = self.about.get("digests", {}).get(inputs)
-        if known is not None and _hash_file(file) != known:
-            raise InputError(f"{file}: not the file that {self.name} was made with; {self.advice} makes it again")
+        if self._digests and _hash_file(file) != self._digests.get(inputs):
+            raise InputError(f"{file}: altered since {self.name} was made; {self.advice} makes it again")
         found = load_votes(file)
         if found.labels is None:
             raise InputError(f"{file}: the votes of a run have labels")
@@ -320,7 +300,13 @@ class Cell:
     @property
     def assumptions(self) -> Assumptions:
         """What the run assumes about attacks."""
-        section = DecoderSection(**self.record["config"]["decoder"]) if self.has_record else self.folder.config.decoder
+        try:
+            section = self.record["config"]["decoder"] if self.has_record else self.folder.config.decoder
+            section = DecoderSection.model_validate(section)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{self._record_file}: not readable as assumptions of a decoder") from error
         rates = {"attack_rate": section.attack_rate, "success_rate": section.success_rate}
         return Assumptions.uniform(section.max_attackers, **rates)
 
@@ -385,17 +371,6 @@ class Cell:
         }
         save_record(record, self._record_file)
         return Cell(self.folder, self.repeat, self.n_attackers)
-
-
-def name_triggered(group: int, n_groups: int) -> str:
-    """Return the name, among the vote files of a cell, of the inputs with one group's trigger.
-
-    Examples
-    --------
-    >>> name_triggered(0, 1), name_triggered(1, 2)
-    ('triggered', 'triggered1')
-    """
-    return "triggered" if n_groups == 1 else f"triggered{group}"
 
 
 def _hash_file(file: Path) -> str:

@@ -3,7 +3,8 @@
 import json
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,33 @@ FORMAT = "codeward-record/1"
 ALARM = 0.5
 
 _PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class SimulatedAttack:
+    """One attacking group of a cell.
+
+    Attributes
+    ----------
+    attackers : tuple of int
+        Columns of the code; those who were revoked are left out.
+    target : int
+        The label the trigger stands for.
+    targets : tuple of int or None
+        Where every model has a target of its own (federated attacks): one a model.
+    names : tuple of str
+        Names of all attackers, also of those who were revoked.
+
+    Examples
+    --------
+    >>> SimulatedAttack(attackers=(2, 7), target=9).targets is None
+    True
+    """
+
+    attackers: tuple[int, ...]
+    target: int
+    targets: tuple[int, ...] | None = None
+    names: tuple[str, ...] = ()
 
 
 def share(count: int, total: int) -> dict[str, int]:
@@ -115,12 +143,17 @@ def load_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     found = [load_record(file) for file in sorted(Path(folder, "records").glob("*.json"))]
     for record in found:
-        check_keys(record, ("repeat", "n_attackers"), f"{folder}: a record")
+        check_keys(record, {"repeat": int, "n_attackers": int}, {}, f"{folder}: a record")
     return sorted(found, key=lambda record: (record["repeat"], record["n_attackers"]))
 
 
-def check_keys(content: dict[str, Any], needed: Iterable[str], what: str) -> None:
-    """Refuse what lacks one of these keys."""
+def check_keys(content: dict[str, Any], needed: Mapping[str, type], optional: Mapping[str, type], what: str) -> None:
+    """Refuse what lacks one of the needed keys, or has another type of value under a key than it should."""
     missing = [key for key in needed if key not in content]
     if missing:
         raise InputError(f"{what} lacks {', '.join(missing)}")
+    for key, expected in (*needed.items(), *optional.items()):
+        if content.get(key) is None and key in optional:
+            continue
+        if not isinstance(content[key], expected):
+            raise InputError(f"{what} has no {expected.__name__} under {key}")

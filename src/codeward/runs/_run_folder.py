@@ -171,6 +171,17 @@ def name_cell(repeat: int, n_attackers: int) -> str:
     return f"repeat{repeat}-attackers{n_attackers}"
 
 
+def name_triggered(group: int, n_groups: int) -> str:
+    """Return the name, among the vote files of a cell, of the inputs with one group's trigger.
+
+    Examples
+    --------
+    >>> name_triggered(0, 1), name_triggered(1, 2)
+    ('triggered', 'triggered1')
+    """
+    return "triggered" if n_groups == 1 else f"triggered{group}"
+
+
 def find_code(config: RunConfig) -> Code:
     """Load, look up or design the code of a run; it must have one column a user.
 
