@@ -62,10 +62,8 @@ def make_flows(work: Path) -> dict[str, Callable[[Callable[[], None]], object]]:
     from codeward.cli import main
     from codeward.codes import Code
     from codeward.estimators import CodedClassifier
-    from codeward.serve import Ledger
-    from codeward.serve._access import ServeSettings
+    from codeward.serve import Ledger, ServeSettings, open_run
     from codeward.serve._endpoint import make_app
-    from codeward.serve._opening import open_run
 
     folder = work / "run"
     opened: list[Any] = []
