@@ -40,6 +40,13 @@ def plot_accuracy(records: Sequence[Record], path: str | os.PathLike[str]) -> No
     """Draw accuracy against the number of attackers, like one panel of the paper's Figure 5.
 
     A line is the mean over repeats, a bar its standard deviation.
+
+    Examples
+    --------
+    >>> plot_accuracy([], "accuracy.svg")
+    Traceback (most recent call last):
+    ...
+    codeward._errors.InputError: no records to draw
     """
     if not records:
         raise InputError("no records to draw")

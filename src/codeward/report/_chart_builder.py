@@ -21,7 +21,13 @@ _DODGE = 2.4
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a line: place, height between 0 and 1, spread, and what the pointer is told."""
+    """A point of a line: place, height between 0 and 1, spread, and what the pointer is told.
+
+    Examples
+    --------
+    >>> Point(1, 0.9, None, "1 attacker: 90%").y
+    0.9
+    """
 
     x: float
     y: float
@@ -31,7 +37,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """A line: its label at the end, the class that gives its colour, whether it is dashed, and its marker."""
+    """A line: its label at the end, the class that gives its colour, whether it is dashed, and its marker.
+
+    Examples
+    --------
+    >>> Line("vote", "blue", True, "disc", ()).dashed
+    True
+    """
 
     label: str
     kind: str
@@ -42,7 +54,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Style:
-    """How a line looks: colour by kind, dashes, marker; and its words in a legend."""
+    """How a line looks: colour by kind, dashes, marker; and its words in a legend.
+
+    Examples
+    --------
+    >>> Style("blue", False, "disc", "1 attacker").kind
+    'blue'
+    """
 
     kind: str
     dashed: bool
@@ -52,7 +70,13 @@ class Style:
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart with its caption: title, remark beside it, note under it."""
+    """A chart with its caption: title, remark beside it, note under it.
+
+    Examples
+    --------
+    >>> Panel("MNIST, IID", "5 repeats", Markup("<svg></svg>")).note
+    ''
+    """
 
     title: str
     remark: str
@@ -72,7 +96,13 @@ ROC_TICKS = (0, 5, 10, 15, 20)
 
 
 def make_point(x: float, shares: Sequence[Share], name: str) -> Point:
-    """Return the mean of shares with its spread; the pointer is told the counts."""
+    """Return the mean of shares with its spread; the pointer is told the counts.
+
+    Examples
+    --------
+    >>> make_point(2, [{"count": 3, "of": 4}], "vote").title
+    'vote: 75.0% (3 of 4)'
+    """
     values = [share["count"] / share["of"] for share in shares]
     value, of = sum_up_shares(shares)
     return Point(x, fmean(values), stdev(values) if len(values) > 1 else None, f"{name}: {value} ({of})")
@@ -87,6 +117,12 @@ def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], l
         By number of attackers: pairs of shares of false alarms, the same in all, and of triggered inputs found.
     label : str
         What a screen reader says.
+
+    Examples
+    --------
+    >>> chart = draw_roc({1: [([0.0, 0.05], [0.5, 0.9])]}, "Detection")
+    >>> "1 attacker: 90.0% found at 5.0% false alarms" in chart
+    True
     """
     lines = []
     for size, found in sorted(curves.items()):
@@ -148,7 +184,13 @@ def draw_lines(
 
 
 def draw_sample(style: Style) -> Markup:
-    """Return a short piece of a line for a legend."""
+    """Return a short piece of a line for a legend.
+
+    Examples
+    --------
+    >>> draw_sample(ATTACKER_STYLES[1]).startswith('<svg class="chart sample"')
+    True
+    """
     dash, kind = " dashed" if style.dashed else "", style.kind
     return Markup(
         f'<svg class="chart sample" viewBox="0 0 34 12" aria-hidden="true"><path class="line {kind}{dash}" d="M1 6H33">'

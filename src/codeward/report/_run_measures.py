@@ -58,13 +58,13 @@ def measure_detection(cells: Sequence[Cell], progress: Progress) -> list[Detecti
         if known.n_attackers and known.has_votes:
             cell = Cell(known.folder, known.repeat, known.n_attackers)  # its votes go when it is done
             decoder = cell.decoder()
-            calm = decoder.decode(cell.clean.votes).attack_probability
+            clean = decoder.decode(cell.clean.votes).attack_probability
             for group, triggered in zip(cell.groups, cell.triggered, strict=True):
                 alarmed: NDArray[np.float64] = decoder.decode(triggered.votes).attack_probability
                 other = np.asarray(triggered.labels != group.target)
                 if other.any():
-                    curves = roc_curve(calm, alarmed), roc_curve(calm, alarmed[other])
-                    found.append(Detection(cell.n_attackers, *curves, calm.size, alarmed.size, int(other.sum())))
+                    curves = roc_curve(clean, alarmed), roc_curve(clean, alarmed[other])
+                    found.append(Detection(cell.n_attackers, *curves, clean.size, alarmed.size, int(other.sum())))
         progress.advance()
     return sorted(found, key=lambda detection: detection.n_attackers)
 

@@ -126,7 +126,15 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
 def write_report(
     folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = None, progress: Progress | None = None
 ) -> Report:
-    """Build a report (see `build_report`) and write it, atomically; to ``report.html`` in the folder by default."""
+    """Build a report (see `build_report`) and write it, atomically; to ``report.html`` in the folder by default.
+
+    Examples
+    --------
+    >>> write_report("no/such/folder")
+    Traceback (most recent call last):
+    ...
+    codeward._errors.InputError: no/such/folder: no such folder
+    """
     report = build_report(folder, progress)
     write_text_atomic(Path(folder) / "report.html" if path is None else path, report.html)
     return report

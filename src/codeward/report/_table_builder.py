@@ -31,6 +31,11 @@ class TableEntry:
         Standard deviations, where they stand under the value and not beside it.
     shade : float
         A share that the page shows as a shade, too.
+
+    Examples
+    --------
+    >>> TableEntry("98.0%", "980 of 1,000").mark
+    ''
     """
 
     value: str
@@ -59,6 +64,19 @@ class Table:
         Whether the page shows it only on request.
     quiet : bool
         Whether the page tells denominators at the pointer only.
+
+    Examples
+    --------
+    >>> rows = ((TableEntry("c"), TableEntry("98.0%", "980 of 1,000")),)
+    >>> print(Table("t", "Accuracy", "", "setting", ("code", "right"), (("IID", rows),)).to_markdown())
+    ### Accuracy
+    <BLANKLINE>
+    Where a cell says nothing else: 980 of 1,000.
+    <BLANKLINE>
+    | setting | code | right |
+    |---|---|---|
+    | IID | c | 98.0% |
+    <BLANKLINE>
     """
 
     name: str
@@ -141,7 +159,13 @@ def make_table(
     folded: bool = False,
     quiet: bool = False,
 ) -> Table | None:
-    """Return a table in groups of settings; None without rows."""
+    """Return a table in groups of settings; None without rows.
+
+    Examples
+    --------
+    >>> make_table("t", "T", "", ("code",), {}) is None
+    True
+    """
     if not groups:
         return None
     frozen = tuple((key, tuple(rows)) for key, rows in groups.items())
@@ -149,7 +173,13 @@ def make_table(
 
 
 def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> TableEntry:
-    """Return shares of several repeats as a cell; marked where one of them is under ``weak_under``."""
+    """Return shares of several repeats as a cell; marked where one of them is under ``weak_under``.
+
+    Examples
+    --------
+    >>> share_cell([{"count": 3, "of": 4}]).value
+    '75.0%'
+    """
     kept = [share for share in shares if share["of"]]
     value, of = sum_up_shares(kept)
     if not shares:
@@ -160,7 +190,13 @@ def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> TableEntry:
 
 
 def auc_cell(values: Sequence[float], inputs: str) -> TableEntry:
-    """Return areas under ROC curves as a cell; its shade is how far they are above guessing."""
+    """Return areas under ROC curves as a cell; its shade is how far they are above guessing.
+
+    Examples
+    --------
+    >>> auc_cell([0.75, 0.85], "900").value
+    '0.800'
+    """
     if not values:
         return TableEntry("")
     mean, spread = fmean(values), f"± {stdev(values):.3f}" if len(values) > 1 else ""
@@ -170,18 +206,36 @@ def auc_cell(values: Sequence[float], inputs: str) -> TableEntry:
 
 
 def count_attackers(size: int) -> str:
-    """Return a number of attackers in words."""
+    """Return a number of attackers in words.
+
+    Examples
+    --------
+    >>> count_attackers(1), count_attackers(2)
+    ('1 attacker', '2 attackers')
+    """
     return f"{size} attacker{'s' * (size != 1)}"
 
 
 def count_repeats(numbers: Sequence[int]) -> str:
-    """Return a number of repeats in words; of several, the least and the most."""
+    """Return a number of repeats in words; of several, the least and the most.
+
+    Examples
+    --------
+    >>> count_repeats([1, 1]), count_repeats([2, 5])
+    ('1 repeat', '2 to 5 repeats')
+    """
     low, high = min(numbers), max(numbers)
     return f"{low} repeat{'s' * (low != 1)}" if low == high else f"{low} to {high} repeats"
 
 
 def shaded_cell(shares: Sequence[Share]) -> TableEntry:
-    """Return shares of several repeats as a cell with a shade."""
+    """Return shares of several repeats as a cell with a shade.
+
+    Examples
+    --------
+    >>> shaded_cell([{"count": 3, "of": 4}]).shade
+    0.75
+    """
     cell = share_cell(shares)
     if not cell.of:
         return cell

@@ -167,7 +167,15 @@ def check_claims(folder: str | os.PathLike[str], grid: Grid | None = None) -> li
 
 
 def fill_claims(folder: str | os.PathLike[str]) -> int:
-    """Compute value, denominator and cells of every figure in ``claims.json`` anew; return how many there are."""
+    """Compute value, denominator and cells of every figure in ``claims.json`` anew; return how many there are.
+
+    Examples
+    --------
+    >>> fill_claims("no/such/folder")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    codeward._errors.InputError: no/such/folder: no records in any run folder; ...
+    """
     grid, claims = open_grid(folder), load_claims(folder)
     for claim in claims:
         claim["figures"] = [figure | compute_claim(grid, figure) for figure in claim["figures"]]

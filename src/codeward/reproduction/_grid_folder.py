@@ -119,7 +119,13 @@ class Grid:
 
 
 def is_grid(folder: str | os.PathLike[str]) -> bool:
-    """Say whether a folder is no run folder but has runs in it, as ``<data set>-<setting>/<code>``, or packed ones."""
+    """Say whether a folder is no run folder but has runs in it, as ``<data set>-<setting>/<code>``, or packed ones.
+
+    Examples
+    --------
+    >>> is_grid("no/such/folder")
+    False
+    """
     path = Path(folder)
     return not (path / "config.yaml").exists() and (any(path.glob("*/*/config.yaml")) or bool(list_packed(path)))
 
@@ -152,6 +158,13 @@ def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) 
     ------
     InputError
         When it holds no run, or a run whose records, studies and code do not belong together.
+
+    Examples
+    --------
+    >>> open_grid("no/such/folder")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    codeward._errors.InputError: no/such/folder: no records in any run folder; ...
     """
     bar = progress or silent()
     root = Path(folder)

@@ -193,7 +193,15 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
 def write_grid_report(
     folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = None, progress: Progress | None = None
 ) -> GridReport:
-    """Build a report of a grid and write ``report.html`` in the folder (or ``path``), and ``tables.md`` beside it."""
+    """Build a report of a grid and write ``report.html`` in the folder (or ``path``), and ``tables.md`` beside it.
+
+    Examples
+    --------
+    >>> write_grid_report("no/such/folder")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    codeward._errors.InputError: no/such/folder: no records in any run folder; ...
+    """
     report = build_grid_report(folder, progress)
     target = Path(folder) / "report.html" if path is None else Path(path)
     write_text_atomic(target, report.html)

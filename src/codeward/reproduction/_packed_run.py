@@ -16,7 +16,13 @@ from codeward.runs import Cell, RunConfig, RunFolder
 
 
 class PackedRun(RunFolder):
-    """A run of a packed setting: a `codeward.runs.RunFolder` that is read from there and not written to."""
+    """A run of a packed setting: a `codeward.runs.RunFolder` that is read from there and not written to.
+
+    Examples
+    --------
+    >>> PackedRun(PackedSetting(Path("results/mnist-iid")), "c").path.as_posix()
+    'results/mnist-iid/c'
+    """
 
     def __init__(self, setting: PackedSetting, name: str) -> None:
         super().__init__(setting.path / name)

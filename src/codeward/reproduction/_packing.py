@@ -259,6 +259,10 @@ def unpack_setting(folder: str | os.PathLike[str], setting: str) -> None:
     """Write the run folders of a packed setting as plain files again, and remove the packed ones.
 
     Runs that are there as plain files are left as they are. Nothing happens where the setting is not packed.
+
+    Examples
+    --------
+    >>> unpack_setting("no/such/folder", "mnist-iid")  # not packed: nothing happens
     """
     packed = PackedSetting(Path(folder, setting))
     if not packed.exists:
@@ -375,7 +379,16 @@ def read_lines(file: str | os.PathLike[str]) -> list[Any]:
 
 
 def write_lines(file: str | os.PathLike[str], content: Iterable[Any]) -> None:
-    """Write gzipped JSON lines, atomically; the same content gives the same bytes (see `read_lines`)."""
+    """Write gzipped JSON lines, atomically; the same content gives the same bytes (see `read_lines`).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
+    >>> write_lines(file, [1, "a"])
+    >>> read_lines(file)
+    [1, 'a']
+    """
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in content)
     write_atomic(file, lambda out: out.write(gzip.compress(text.encode(), 9, mtime=0)))
 

@@ -160,7 +160,7 @@ def plan_study(
 
 
 def _is_smoke(path: str) -> bool:
-    """Two settings show that both ways of dealing data work; one designed code that the designer and the rest do."""
+    """Two settings show that both ways of splitting data work; one designed code that the designer and the rest do."""
     setting, _, code = path.partition("/")
     return setting not in ("alpha10", "alpha0.1") and code not in ("k3r4d2", "k3r6d1", "k3r6d2")
 

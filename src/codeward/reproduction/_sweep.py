@@ -86,6 +86,10 @@ def vote_grid(
         A Ray cluster to train on, kept open by the caller.
     data_dir : path-like, optional
         Where the data sets are; no file of the grid names it, so that a grid may go from machine to machine.
+
+    Examples
+    --------
+    >>> vote_grid({}, "no/such/folder", ModelStore("no/such/store"))
     """
     missing = [planned for planned in plan_cells(runs, folder) if not planned.is_there]
     if not missing:
@@ -102,7 +106,13 @@ def vote_grid(
 def count_grid(
     runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], show_progress: bool = False
 ) -> Iterator[PlannedCell]:
-    """Yield every cell of a grid that has a record or vote files, counted where it was not; nothing is trained."""
+    """Yield every cell of a grid that has a record or vote files, counted where it was not; nothing is trained.
+
+    Examples
+    --------
+    >>> list(count_grid({}, "no/such/folder"))
+    []
+    """
     there = [planned for planned in plan_cells(runs, folder) if planned.is_there]
     with _progress.show_progress("counting", len(there), quiet=not show_progress) as bar:
         for planned in there:
@@ -115,7 +125,12 @@ def count_grid(
 def study_grid(
     runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], show_progress: bool = False, smoke: bool = False
 ) -> None:
-    """Study the votes of every cell beyond its record; see `choose_parts` for what each gets. Nothing is trained."""
+    """Study the votes of every cell beyond its record; see `choose_parts` for what each gets. Nothing is trained.
+
+    Examples
+    --------
+    >>> study_grid({}, "no/such/folder")
+    """
     there = [planned for planned in plan_cells(runs, folder) if planned.cell.has_votes]
     with _progress.show_progress("studying", len(there), quiet=not show_progress) as bar:
         for planned in there:
@@ -131,6 +146,11 @@ def draw_grid(
 
     The picture (``plots/users.svg``, first repeat) goes to the first run with votes that has this split; where a run of
     the grid folder has one, of these runs or not, none is drawn. Needs matplotlib.
+
+    Examples
+    --------
+    >>> draw_grid({}, "no/such/folder")
+    []
     """
     known = {_name_split(run.config) for run in list_runs(folder).values() if read_picture(run) is not None}
     drawn = []
