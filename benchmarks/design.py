@@ -95,8 +95,9 @@ def render(cells: list[dict], time_limit: float, seed: int) -> str:
         "",
         f"codeward {__version__}, Python {platform.python_version()}, numpy {numpy.__version__},"
         f" numba {numba.__version__}, scipy {scipy.__version__}; {platform.machine()}, one process,"
-        f" {os.cpu_count()} cores shared with other work; at most"
-        f" {time_limit:g} s a cell, {sum(cell['seconds'] for cell in cells):.0f} s in all, seed {seed};"
+        f" {os.cpu_count()} cores shared with other work; the work granted for"
+        f" {time_limit:g} s a cell (`reproducible=True`),"
+        f" {sum(cell['seconds'] for cell in cells):.0f} s in all, seed {seed};"
         f" {sum(cell['timed_out'] for cell in cells)} of {len(cells)} cells were cut by the clock.",
         "",
         "| k | cells | paper / designer, geometric mean | largest | smallest | designer / bound, geometric mean |"
