@@ -7,7 +7,7 @@ compiler off (NUMBA_DISABLE_JIT=1) and few examples a property. No file is chang
 printed; those that change nothing a test could see are listed with the reason in
 ``benchmarks/records/equivalent_mutants.json``.
 
-    python -m benchmarks.mutate [--sample 300] [--seed 0] [--only PART] [--match REGEX] [--show] [-o survivors.json]
+    python -m benchmarks.mutate [--sample 300] [--seed 0] [--only PART] [--match REGEX] [--again FILE] [-o FILE]
 
 Not changed: defaults of arguments, values of modules and classes, and errors raised.
 """
@@ -296,6 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=list(PARTS), help="one part")
     parser.add_argument("--match", default="", help="regular expression that the key must contain")
+    parser.add_argument("--again", type=Path, help="survivors of an earlier run (JSON) instead of a sample")
     parser.add_argument("--show", action="store_true", help="list the sample and stop")
     parser.add_argument("-o", "--output", type=Path, help="survivors as JSON")
     given = parser.parse_args(arguments)
@@ -311,6 +312,8 @@ def main(arguments: list[str] | None = None) -> int:
     every = [mutant for name, path in files for mutant in list_mutants(name, path)]
     every = [mutant for mutant in every if re.search(given.match, f"{mutant.module} {mutant.key}")]
     keys = {mutant.key for mutant in random.Random(given.seed).sample(every, min(given.sample, len(every)))}
+    if given.again:
+        keys = {found["key"] for found in json.loads(given.again.read_text())}
     chosen = [m for name, path in files for m in list_mutants(name, path, keys) if m.code is not None]
     print(f"{len(chosen)} of {len(every)} mutants, seed {given.seed}")
     if given.show:

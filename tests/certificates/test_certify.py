@@ -99,6 +99,34 @@ def test_inputs_with_few_rivals_do_not_suffer_beside_inputs_with_many(method):
         ]
 
 
+def members(m, *rows_of_users):
+    """Make a code of m models from the models of each user."""
+    return Code(np.array([[model in rows for rows in rows_of_users] for model in range(m)]))
+
+
+#: Two users share their models, which the bound counts twice: it says 2 users, it takes 3.
+SHARED = members(7, {0, 1}, {0, 1}, {2}, {3}, {4}, {5}, {6})
+#: The largest user overlaps both that are enough: greedy takes 3, it takes 2.
+GREEDY = members(12, {0, 1, 2, 4, 5}, {0, 1, 2, 3}, {4, 5, 6}, {7}, {8}, {9}, {10}, {11})
+
+
+@pytest.mark.parametrize(("code", "radius", "users", "bound"), [(SHARED, 2, None, 1), (GREEDY, 1, (1, 2), 1)])
+def test_the_solver_closes_the_gap_between_bound_and_greedy_from_both_sides(code, radius, users, bound):
+    votes = np.zeros((2, code.n_models), dtype=int)
+    votes[1] = 1
+    truth = certify(votes, code, method="patterns")
+    solved = certify(votes, code, method="milp", max_attackers=4)
+    for found in (truth, solved):
+        assert found.radius[0] == radius
+        assert found.exact.all()
+        assert users in (None, found.witness(0).attackers)
+        assert len(found.witness(0).attackers) == radius + 1
+    np.testing.assert_array_equal(truth.radius, solved.radius)
+    for hurried in (certify(votes, code, method="milp", time_limit=0.0), certify(votes, code, method="bound")):
+        assert (hurried.radius[0], hurried.exact[0], hurried.witness(0)) == (bound, False, None)
+        assert "lower bound" in hurried.reason(0)
+
+
 def test_bound_and_greedy_stand_on_both_sides_of_the_need():
     matrix = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=np.float32)
     weights, need = np.ones((1, 3), dtype=np.float32), np.array([3], dtype=np.float32)
