@@ -62,6 +62,12 @@ def open_run(
     expect : int, optional
         Largest number of attackers the decoder expects; by default the run's, up to what the code detects
         (`codeward.serve._guard.choose_prior`).
+
+    Examples
+    --------
+    >>> open_run("nowhere")
+    Traceback (most recent call last):
+    codeward._errors.InputError: nowhere: ...
     """
     cell = find_cell(folder, repeat, n_attackers)
     models, inspection = BatchedEnsemble(load_models(cell)), inspect(cell.code)
