@@ -120,7 +120,7 @@ def anneal_orbits(best: Incumbent, work: float) -> None:
 
 def run_annealing(best: Incumbent, state: BlockState, hot: float, cold: float, moves: int) -> bool:
     """Anneal in chunks, spending work and watching the clock; True when everything is covered."""
-    # Under a group the counters are written before a move is judged, and mostly taken back.
+    # Under a group the counters are written before a move is decided on, and mostly taken back.
     unit = move_cost(state.block_size, state.picks.shape[1] + 1) * (2 if len(state.counts) < len(state.orbits) else 1)
     chunk = max(1, CHUNK // unit)
     n_chunks = -(-moves // chunk)
