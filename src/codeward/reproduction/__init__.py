@@ -25,12 +25,12 @@ _HOME = {
     "pack_setting": "_packing",
     "plan_cells": "_sweep",
     "plan_study": "_studies",
-    "read_lines": "_packing",
+    "read_lines": "_json_lines",
     "study_grid": "_sweep",
     "unpack_setting": "_packing",
     "vote_grid": "_sweep",
     "write_grid_report": "_grid_report",
-    "write_lines": "_packing",
+    "write_lines": "_json_lines",
 }
 
 __all__ = [
@@ -65,15 +65,9 @@ if TYPE_CHECKING:
     from codeward.reproduction._claims import check_claims, fill_claims
     from codeward.reproduction._grid_folder import Grid, is_grid, open_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
+    from codeward.reproduction._json_lines import read_lines, write_lines
     from codeward.reproduction._packed_run import PackedRun
-    from codeward.reproduction._packing import (
-        PackedSetting,
-        list_packed,
-        pack_setting,
-        read_lines,
-        unpack_setting,
-        write_lines,
-    )
+    from codeward.reproduction._packing import PackedSetting, list_packed, pack_setting, unpack_setting
     from codeward.reproduction._studies import plan_study
     from codeward.reproduction._sweep import PlannedCell, count_grid, draw_grid, plan_cells, study_grid, vote_grid
 

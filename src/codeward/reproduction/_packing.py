@@ -11,15 +11,13 @@ A run folder in use is plain files. To keep, the runs of one setting (``mnist-ii
 A model that no attacker feeds votes alike in many cells: most columns occur more than once.
 """
 
-import gzip
 import hashlib
 import io
 import json
 import os
 import re
 import zipfile
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,15 +30,17 @@ from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.decoding import VoteSet, estimate_confusion, load_votes
+from codeward.reproduction._json_lines import LIMIT, read_lines, write_lines
 
 #: Changes when a reader of older files would misread newer ones.
 FORMAT = "codeward-results/1"
-#: Most bytes that a packed file may unfold to.
-LIMIT = 1 << 30
 #: Files of a run that are packed; a model store and what else lies there is not.
 _KEPT = re.compile(
     r"[^/\\.][^/\\]*/(config\.yaml|code\.json|(records|studies|votes)/[^/\\.][^/\\]*\.(json|npz)|plots/users\.svg)"
 )
+
+#: Arrays of vote files that are packed.
+_PACKED = {"votes", "labels", "confusion", "code_digest"}
 
 Entry = dict[str, Any]
 
@@ -134,8 +134,13 @@ class PackedSetting:
 
     def load_votes(self, file: str) -> VoteSet:
         """Return a vote file as `codeward.decoding.load_votes` would."""
-        votes, labels, confusion = self._restore(file)
-        return VoteSet(votes.astype(np.int64), labels.astype(np.int64), confusion)
+        found = self._restore(file)
+        votes, labels, confusion = (
+            found["votes"].astype(np.int64),
+            found["labels"].astype(np.int64),
+            found.get("confusion"),
+        )
+        return VoteSet(votes, labels, confusion, code_digest=self._find(file).get("code_digest"))
 
     def unpack_run(self, run: str, target: str | os.PathLike[str]) -> None:
         """Write a run as plain files, byte for byte those that were packed, into a folder; the packed files stay."""
@@ -146,9 +151,7 @@ class PackedSetting:
         for name in sorted(names, key=lambda name: name.endswith("/config.yaml")):
             place = Path(target, name.partition("/")[2])
             if name.endswith(".npz"):
-                parts = zip(("votes", "labels", "confusion"), self._restore(name), strict=True)
-                given = {key: part for key, part in parts if part is not None}
-                write_atomic(place, partial(np.savez_compressed, **given))  # type: ignore[arg-type]
+                write_atomic(place, partial(np.savez_compressed, **self._restore(name)))  # type: ignore[arg-type]
             else:
                 write_text_atomic(place, self.read_text(name))
 
@@ -172,7 +175,7 @@ class PackedSetting:
         except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
             raise InputError(f"{self.votes_file}: not readable ({error})") from error
 
-    def _restore(self, file: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    def _restore(self, file: str) -> dict[str, NDArray[Any]]:
         entry = self._find(file)
         try:
             labels = self._arrays[f"labels-{entry['labels'][0]}"][entry["labels"][1]]
@@ -180,12 +183,16 @@ class PackedSetting:
         except (KeyError, IndexError, TypeError) as error:
             raise InputError(f"{self.index_file}: {file} is no vote file ({error})") from error
         votes = np.ascontiguousarray((columns + labels.astype(columns.dtype)).T)
-        if "confusion" not in entry:
-            return votes, labels, None
-        validation = _name_validation(file)
-        said, truth = (votes, labels) if validation == file else self._restore(validation)[:2]
-        kind, n_classes = entry["confusion"]
-        return votes, labels, estimate_confusion(said.astype(np.int64), truth.astype(np.int64), n_classes).astype(kind)
+        found = {"votes": votes, "labels": labels}
+        if "confusion" in entry:
+            validation = _name_validation(file)
+            known = found if validation == file else self._restore(validation)
+            dtype, n_classes = entry["confusion"]
+            said, truth = (known[name].astype(np.int64) for name in ("votes", "labels"))
+            found["confusion"] = estimate_confusion(said, truth, n_classes).astype(dtype)
+        if "code_digest" in entry:
+            found["code_digest"] = np.frombuffer(str(entry["code_digest"]).encode(), dtype=np.uint8)
+        return found
 
 
 def list_packed(folder: str | os.PathLike[str]) -> list[PackedSetting]:
@@ -290,23 +297,23 @@ class _Builder:
         found = {name: _read(name, file) if file.suffix != ".npz" else {} for name, file in files.items()}
         for name, file in files.items():
             if file.suffix == ".npz":
-                votes, labels, confusion = _load_arrays(file)
-                kind = None
+                given = _load_arrays(file)
+                confusion, found[name] = given.get("confusion"), self._fold(given["votes"], given["labels"])
                 if confusion is not None:
                     validation = files.get(_name_validation(name))
                     if validation is None or not np.array_equal(confusion, _estimate(validation, confusion)):
                         raise _CannotPackError(f"{file.name}: confusion matrices of other votes than the validation's")
-                    kind = [str(confusion.dtype), confusion.shape[1]]
-                found[name] = self._fold(votes, labels, kind)
+                    found[name]["confusion"] = [str(confusion.dtype), confusion.shape[1]]
+                if "code_digest" in given:
+                    found[name]["code_digest"] = given["code_digest"].tobytes().decode("ascii")
         self.files |= found
 
-    def _fold(self, votes: NDArray[Any], labels: NDArray[Any], confusion: Any) -> Entry:
+    def _fold(self, votes: NDArray[Any], labels: NDArray[Any]) -> Entry:
         columns = np.ascontiguousarray((votes - labels.astype(votes.dtype)[:, None]).T)
-        entry: Entry = {
+        return {
             "labels": [_shape(labels), self._number(f"labels-{_shape(labels)}", labels)],
             "votes": [_shape(votes), [self._number(f"votes-{_shape(votes)}", column) for column in columns]],
         }
-        return entry if confusion is None else {**entry, "confusion": confusion}
 
     def _number(self, name: str, column: NDArray[Any]) -> int:
         known = self.rows.setdefault(name, {})
@@ -335,62 +342,25 @@ def _read(name: str, file: Path) -> Entry:
     return {"json": content} if content is not None and _write_json(content) == text else {"text": text}
 
 
-def _load_arrays(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    found = load_votes(file)  # checks what it reads
-    if found.scores is not None or found.labels is None:
-        raise _CannotPackError(f"{file.name}: class scores or no labels")
+def _load_arrays(file: Path) -> dict[str, NDArray[Any]]:
+    load_votes(file)  # checks what it reads
     with np.load(file, allow_pickle=False) as arrays:
-        return arrays["votes"], arrays["labels"], arrays["confusion"] if "confusion" in arrays.files else None
+        found = {name: arrays[name] for name in arrays.files if name != "scores"}
+        if len(found) < len(arrays.files) or "labels" not in found or set(found) - _PACKED:
+            raise _CannotPackError(f"{file.name}: class scores, no labels, or something else that is not packed")
+        return found
 
 
 def _compare(packed: PackedSetting, name: str, file: Path) -> None:
     if file.suffix != ".npz":
         same = packed.read_text(name).encode() == file.read_bytes()
     else:
-        pairs = list(zip(packed._restore(name), _load_arrays(file), strict=True))
-        same = all(
-            (ours is None and given is None)
-            or (ours is not None and given is not None and ours.dtype == given.dtype and np.array_equal(ours, given))
-            for ours, given in pairs
+        ours, given = packed._restore(name), _load_arrays(file)
+        same = list(ours) == list(given) and all(
+            ours[part].dtype == given[part].dtype and np.array_equal(ours[part], given[part]) for part in ours
         )
     if not same:
         raise InputError(f"{file}: the packed files do not give it back; nothing was removed")
-
-
-def read_lines(file: str | os.PathLike[str]) -> list[Any]:
-    """Read gzipped JSON lines; a file that is none, or unfolds to more than `LIMIT`, is refused in one line.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
-    >>> write_lines(file, [{"right": 7, "of": 8}])
-    >>> read_lines(file)
-    [{'right': 7, 'of': 8}]
-    """
-    try:
-        with gzip.open(file) as stream:
-            data = stream.read(LIMIT + 1)
-        if len(data) > LIMIT:
-            raise InputError(f"{file}: unfolds to more than {LIMIT:,} bytes")
-        return [json.loads(line) for line in data.split(b"\n") if line]
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not readable ({error})") from error
-
-
-def write_lines(file: str | os.PathLike[str], content: Iterable[Any]) -> None:
-    """Write gzipped JSON lines, atomically; the same content gives the same bytes (see `read_lines`).
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
-    >>> write_lines(file, [1, "a"])
-    >>> read_lines(file)
-    [1, 'a']
-    """
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in content)
-    write_atomic(file, lambda out: out.write(gzip.compress(text.encode(), 9, mtime=0)))
 
 
 def _estimate(validation: Path, like: NDArray[Any]) -> NDArray[Any]:
