@@ -48,7 +48,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         [
             "tests/decoding/test_consensus.py",
             "tests/decoding/test_bayes.py",
-            "tests/decoding/test_groups.py",
+            "tests/decoding/test_two_groups.py",
             "tests/decoding/test_factory.py",
         ],
     ),

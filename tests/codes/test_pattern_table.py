@@ -97,3 +97,9 @@ def test_a_cover_of_the_solver_counts_only_if_it_covers_and_is_smaller(monkeypat
         answer = SimpleNamespace(x=np.array(found), mip_dual_bound=2.0)
         monkeypatch.setattr("scipy.optimize.milp", lambda *arguments, answer=answer, **options: answer)
         assert find_smallest_cover(code) == (2, cover)
+
+
+def test_twins_that_share_their_first_user_count_all_their_users():
+    # {0, 1} and {0, 2} hit the same models, single users do not.
+    margins = find_margins(enumerate_patterns(Code([[1, 0, 1], [1, 1, 0], [0, 1, 1]]), 2))
+    assert margins.tracking == (2, 0)
