@@ -122,6 +122,9 @@ def test_the_solver_closes_the_gap_between_bound_and_greedy_from_both_sides(code
         assert users in (None, found.witness(0).attackers)
         assert len(found.witness(0).attackers) == radius + 1
     np.testing.assert_array_equal(truth.radius, solved.radius)
+    # No attack within the limit, though the bound allows for one and greedy fails.
+    early = certify(votes, code, method="milp", max_attackers=radius)
+    assert (early.radius[0], early.exact[0], early.witness(0)) == (radius, False, None)
     for hurried in (certify(votes, code, method="milp", time_limit=0.0), certify(votes, code, method="bound")):
         assert (hurried.radius[0], hurried.exact[0], hurried.witness(0)) == (bound, False, None)
         assert "lower bound" in hurried.reason(0)
