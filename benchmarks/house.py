@@ -1,0 +1,139 @@
+"""What the package weighs and how its parts hang together: counts, import times, and a drawing made from the imports.
+
+    python -m benchmarks.house            # print the figures
+    python -m benchmarks.house --write    # and write docs/architecture.svg
+
+The drawing has one box a package, in the order of the import contract, with an arrow to every package it imports (lazy
+imports included); arrows that another path implies are left out.
+"""
+
+import argparse
+import ast
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "codeward"
+#: From the top layer to the bottom one.
+LAYERS = (
+    ("cli",),
+    ("serve", "reproduction"),
+    ("report",),
+    ("experiments",),
+    ("estimators", "federated"),
+    ("runs", "training"),
+    ("attacks",),
+    ("data",),
+    ("certificates",),
+    ("decoding",),
+    ("codes",),
+)
+WIDTH, HEIGHT, GAP, LEFT = 150, 30, 26, 20
+
+
+def list_modules() -> dict[str, list[Path]]:
+    """Return the modules of every package."""
+    found = defaultdict(list)
+    for file in sorted(SOURCE.rglob("*.py")):
+        parts = file.relative_to(SOURCE).parts
+        found[parts[0] if len(parts) > 1 else "(top)"].append(file)
+    return dict(found)
+
+
+def find_imports(modules: dict[str, list[Path]]) -> dict[str, set[str]]:
+    """Return the packages that every package imports."""
+    known = {package for layer in LAYERS for package in layer}
+    edges: dict[str, set[str]] = {package: set() for package in known}
+    for package in known:
+        for file in modules[package]:
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("codeward."):
+                    other = node.module.split(".")[1]
+                    if other in known and other != package:
+                        edges[package].add(other)
+    return edges
+
+
+def reduce_edges(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Leave out what another path implies."""
+
+    def reach(start: str, banned: tuple[str, str]) -> set[str]:
+        seen, todo = set(), [start]
+        while todo:
+            here = todo.pop()
+            for other in edges[here]:
+                if (here, other) != banned and other not in seen:
+                    seen.add(other)
+                    todo.append(other)
+        return seen
+
+    return {a: {b for b in targets if b not in reach(a, (a, b))} for a, targets in edges.items()}
+
+
+def draw(edges: dict[str, set[str]], modules: dict[str, list[Path]]) -> str:
+    """Return the drawing as SVG."""
+    place = {}
+    for row, layer in enumerate(LAYERS):
+        for column, package in enumerate(layer):
+            left = LEFT + (len(LAYERS[5]) * WIDTH + 60 - len(layer) * WIDTH - (len(layer) - 1) * 60) / 2
+            place[package] = (left + column * (WIDTH + 60), 10 + row * (HEIGHT + GAP))
+    height = 20 + len(LAYERS) * (HEIGHT + GAP)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH + 100} {height}" font-family="sans-serif" '
+        'font-size="12">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 8 4 0 8z" fill="#667"/></marker></defs>',
+    ]
+    for package, targets in sorted(edges.items()):
+        x, y = place[package]
+        for other in sorted(targets):
+            to_x, to_y = place[other]
+            lines.append(
+                f'<line x1="{x + WIDTH / 2:g}" y1="{y + HEIGHT}" x2="{to_x + WIDTH / 2:g}" y2="{to_y}" stroke="#667" '
+                'marker-end="url(#tip)"/>'
+            )
+    for package, (x, y) in place.items():
+        lines.append(f'<rect x="{x:g}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5" fill="#eef2f7" stroke="#334"/>')
+        text = f"{package} ({len(modules[package])})"
+        lines.append(f'<text x="{x + WIDTH / 2:g}" y="{y + 19}" text-anchor="middle">{text}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def time_import(statement: str) -> float:
+    """Return the processor seconds of the best of three fresh interpreters that run a statement."""
+    best = float("inf")
+    for _ in range(3):
+        program = f"import time; t = time.process_time(); {statement}; print(time.process_time() - t)"
+        best = min(best, float(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout))
+    return best
+
+
+def main() -> None:
+    """Print the figures; draw when asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write docs/architecture.svg")
+    options = parser.parse_args()
+    modules = list_modules()
+    print("| package | modules | lines |\n|---|---|---|")
+    total = [0, 0]
+    for package, files in modules.items():
+        lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+        total = [total[0] + len(files), total[1] + lines]
+        print(f"| {package} | {len(files)} | {lines:,} |")
+    print(f"| all | {total[0]} | {total[1]:,} |\n")
+    results = [file for file in (ROOT / "results").rglob("*") if file.is_file()]
+    print(f"results: {len(results)} files, {sum(file.stat().st_size for file in results) / 1e6:.1f} MB")
+    for statement in ("import codeward", "import codeward.report", "import codeward.cli"):
+        print(f"{statement}: {time_import(statement):.2f} s of processor time")
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "codeward", "--help"], capture_output=True, check=True)
+    print(f"codeward --help: {time.perf_counter() - begin:.2f} s")
+    if options.write:
+        (ROOT / "docs" / "architecture.svg").write_text(draw(reduce_edges(find_imports(modules)), modules))
+
+
+if __name__ == "__main__":
+    main()
