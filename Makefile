@@ -26,7 +26,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow" --doctest-modules src/codeward tests
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow

@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        return _complain(f"{error.name} is not installed; pip install 'codeward[{extra}]' brings it", 1)
+        return _complain(f"{error.name} is not installed; pip install 'codeward[{extra}]' brings it", 2)
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise

@@ -1,0 +1,59 @@
+"""How the package is built: names mean one thing, modules stay readable, nobody reaches into another's private rooms."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "codeward"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def package_of(file):
+    """Return the package a module belongs to: its first folder, or the module itself at the top."""
+    return file.relative_to(SOURCE).parts[0]
+
+
+def test_there_is_something_to_check():
+    assert len(MODULES) > 50
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_no_module_is_longer_than_a_reader_can_hold_in_mind(file):
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_nobody_imports_a_private_module_of_another_package(file):
+    reached = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            parts = name.split(".")
+            # codeward._files and its like are the package's own, shared by all.
+            private = [i for i, part in enumerate(parts) if i > 1 and part.startswith("_") and not part.startswith("__")]
+            if parts[0] == "codeward" and private and parts[1] != package_of(file):
+                reached.append(name)
+    assert not reached
+
+
+def test_a_file_name_means_one_thing():
+    homes = defaultdict(list)
+    for file in MODULES:
+        if file.stem not in {"__init__", "__main__"}:
+            homes[file.stem.lstrip("_")].append(str(file.relative_to(SOURCE)))
+    # Flower asks for these two names in every app.
+    doubled = {name: files for name, files in homes.items() if len(files) > 1 and not name.endswith("_app")}
+    assert not doubled
+
+
+def test_a_class_name_means_one_thing():
+    homes = defaultdict(list)
+    for file in MODULES:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(file.relative_to(SOURCE)))
+    assert not {name: files for name, files in homes.items() if len(files) > 1}
