@@ -1,4 +1,4 @@
-"""How the package is built: names mean one thing, modules stay readable, nobody reaches into another's private rooms."""
+"""How the package is built: names mean one thing, modules stay readable, nobody reaches into private rooms."""
 
 import ast
 from collections import defaultdict
@@ -34,7 +34,9 @@ def test_nobody_imports_a_private_module_of_another_package(file):
         for name in names:
             parts = name.split(".")
             # codeward._files and its like are the package's own, shared by all.
-            private = [i for i, part in enumerate(parts) if i > 1 and part.startswith("_") and not part.startswith("__")]
+            private = [
+                i for i, part in enumerate(parts) if i > 1 and part.startswith("_") and not part.startswith("__")
+            ]
             if parts[0] == "codeward" and private and parts[1] != package_of(file):
                 reached.append(name)
     assert not reached

@@ -1,0 +1,39 @@
+"""The README's Python lines run as they stand, and what their comments say is so."""
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.fixture(scope="module")
+def after():
+    """The names that the README's Python blocks define, run one after the other."""
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S):
+        with warnings.catch_warnings():
+            # Logistic regression stops early on purpose.
+            warnings.simplefilter("ignore")
+            exec(compile(block, str(README), "exec"), names)
+    return names
+
+
+def test_the_code_is_as_the_comments_say(after):
+    found, code = after["found"], after["code"]
+    assert (code.n_models, found.models_lower_bound) == (15, 11)
+    assert after["codeward"].inspect(code).margin == (5, 3, 1)
+
+
+def test_labels_are_recovered_and_attackers_named(after):
+    verdict, labels = after["verdict"], after["labels"]
+    assert (verdict.labels == labels[500:]).mean() == 1.0
+    assert verdict.suspects[0] == (4, 7)
+    assert verdict.attack_probability[0] > 0.999
+    assert round(float((after["radius"] >= 2).mean()), 3) == 0.944
+
+
+def test_the_estimator_answers(after):
+    assert after["guarded"].predict(after["X"][:5]).tolist() == after["y"][:5].tolist()
