@@ -43,14 +43,13 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
             "tests/certificates/test_theory.py",
         ],
     ),
-    "decoders": (
-        ["decoding/_bayes.py", "decoding/_voting.py", "decoding/_decoded.py", "decoding/_two_groups.py"],
-        [
-            "tests/decoding/test_consensus.py",
-            "tests/decoding/test_bayes.py",
-            "tests/decoding/test_two_groups.py",
-            "tests/decoding/test_factory.py",
-        ],
+    "voting": (
+        ["decoding/_voting.py"],
+        ["tests/decoding/test_consensus.py", "tests/decoding/test_factory.py", "tests/certificates/test_theory.py"],
+    ),
+    "posterior": (
+        ["decoding/_bayes.py", "decoding/_two_groups.py"],
+        ["tests/decoding/test_bayes.py", "tests/decoding/test_two_groups.py"],
     ),
     "breakers": (
         ["certificates/_breakers.py", "certificates/_coverage.py", "certificates/_pointwise.py"],
