@@ -9,6 +9,7 @@ import codeward
 from codeward._errors import InputError
 from codeward.certificates import certified_accuracy, certify, join_certificates, plot_certified_accuracy
 from codeward.certificates._coverage import attack_greedily, bound_users
+from codeward.certificates._pointwise import default_attackers
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
 
@@ -211,3 +212,11 @@ def test_a_plot_needs_a_known_suffix_and_a_curve(tmp_path):
         plot_certified_accuracy({}, tmp_path / "a.txt")
     with pytest.raises(InputError, match="no curves"):
         plot_certified_accuracy({}, tmp_path / "a.png")
+
+
+def test_without_a_limit_the_search_goes_as_far_as_sets_and_prior_allow():
+    partition = [Code(np.eye(n, dtype=int)) for n in (3, 16, 73, 74, 400)]
+    assert [default_attackers(code) for code in partition] == [3, 16, 3, 2, 1]
+    confusion = np.tile(0.85 * np.eye(3) + 0.05, (16, 1, 1))
+    for prior, limit in (((1.0,), 1), ((0.5, 0.5), 1), ((0.25,) * 4, 3), ((1 / 20,) * 20, 16)):
+        assert default_attackers(partition[1], BayesDecoder(partition[1], confusion, attackers_prior=prior)) == limit
