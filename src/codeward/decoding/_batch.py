@@ -26,6 +26,8 @@ TOLERANCE = 1e-8
 def decode_batch(decoder: BayesDecoder, votes: ArrayLike, max_iterations: int = 200, strength: float = 1.0) -> Decoded:
     r"""Decode unlabelled inputs together: those triggered share few attacker sets and targets.
 
+    What it cannot do to clean traffic: Proposition 29 of docs/theory.md.
+
     Inputs are drawn from a mixture whose weights, the same for all inputs, start at the decoder's prior and are fitted
     by EM (:math:`\kappa` pseudo-inputs stay behind the prior):
 
