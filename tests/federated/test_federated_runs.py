@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from codeward.cli._app import app, main
+from codeward.cli import app, main
 from codeward.experiments import Experiment, run_federated
 from codeward.runs import find_cell, load_federated_config
 from codeward.serve import load_models

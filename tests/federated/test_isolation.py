@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from codeward.attacks import AttackGroup, draw_patch
-from codeward.experiments._malicious_clients import (
+from codeward.experiments import (
     MaliciousUpdate,
     choose_targets,
     load_attacker,

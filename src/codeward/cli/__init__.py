@@ -1,5 +1,5 @@
 """The ``codeward`` command: one small module per command, heavy imports inside the functions."""
 
-from codeward.cli._app import main
+from codeward.cli._app import app, main
 
-__all__ = ["main"]
+__all__ = ["app", "main"]

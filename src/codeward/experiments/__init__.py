@@ -1,7 +1,13 @@
 """Simulated attacks on a code: data, attack, training, votes, records. Where what trains meets what proves."""
 
 from codeward.experiments._federated_run import collect_federation, plan_cell, run_federated
-from codeward.experiments._malicious_clients import MaliciousUpdate, choose_targets, make_attackers
+from codeward.experiments._malicious_clients import (
+    MaliciousUpdate,
+    choose_targets,
+    load_attacker,
+    make_attackers,
+    save_attackers,
+)
 from codeward.experiments._measure import count_votes, record_cell
 from codeward.experiments._runner import Experiment, holds_models, run_experiment
 from codeward.experiments._setting import Draw, Setting, choose_training, load_pair, prepare_setting, split_data
@@ -18,6 +24,7 @@ __all__ = [
     "collect_federation",
     "count_votes",
     "holds_models",
+    "load_attacker",
     "load_pair",
     "make_attackers",
     "name_output",
@@ -27,6 +34,7 @@ __all__ = [
     "revoke_users",
     "run_experiment",
     "run_federated",
+    "save_attackers",
     "split_data",
     "vote_cell",
 ]

@@ -23,7 +23,7 @@ from codeward.decoding.soft._simulation import overwrite_votes
 class DiscountedDecoder:
     r"""Bayes decoder on hard votes whose evidence is discounted for correlated errors.
 
-    The paper multiplies the models' likelihoods as if their errors were independent (DESIGN.md, Decoder); they share
+    The paper multiplies the models' likelihoods as if their errors were independent; they share
     hard images, so it sees attacks where there are none. Here ratios learned from simulated attacks on validation votes
     weigh the explanations, and the models' evidence for a label carries an exponent; see `SoftDecoder` for the formula,
     of which this is the case where :math:`g_i` are the label posteriors given the vote, by the confusion matrices.
