@@ -8,7 +8,7 @@ import pytest
 import codeward
 from codeward._errors import InputError
 from codeward.certificates import certified_accuracy, certify, join_certificates, plot_certified_accuracy
-from codeward.certificates._coverage import attack_greedily, bound_users
+from codeward.certificates._coverage import attack_greedily, bound_users, solve_users
 from codeward.certificates._pointwise import default_attackers
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder
@@ -220,3 +220,18 @@ def test_without_a_limit_the_search_goes_as_far_as_sets_and_prior_allow():
     confusion = np.tile(0.85 * np.eye(3) + 0.05, (16, 1, 1))
     for prior, limit in (((1.0,), 1), ((0.5, 0.5), 1), ((0.25,) * 4, 3), ((1 / 20,) * 20, 16)):
         assert default_attackers(partition[1], BayesDecoder(partition[1], confusion, attackers_prior=prior)) == limit
+    # More users than sets are listed by default: one at least is tried.
+    assert default_attackers(Code(np.ones((1, 2**16), dtype=bool))) == 1
+
+
+def test_a_solved_attack_that_just_reaches_what_is_needed_is_taken():
+    users, proved = solve_users(np.ones(4, dtype=np.float32), 2, Code(np.eye(4, dtype=int)), 1, 4, 10.0)
+    assert users is not None
+    assert users.size == proved == 2
+
+
+def test_attackers_are_as_wide_as_the_largest_attack_and_one_at_least():
+    code = Code(np.eye(5, dtype=int))
+    assert certify([[1, 1, 1, 0, 0]], code).attackers.shape == (1, 1)
+    assert certify([[1, 1, 1, 1, 1]], code).attackers.shape == (1, 3)
+    assert certify([[1, 1, 1, 1, 1]], code, max_attackers=1).attackers.tolist() == [[-1]]
