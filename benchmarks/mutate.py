@@ -7,7 +7,7 @@ compiler off (NUMBA_DISABLE_JIT=1) and few examples a property. No file is chang
 printed; those that change nothing a test could see are listed with the reason in
 ``benchmarks/records/equivalent_mutants.json``.
 
-    python -m benchmarks.mutate [--sample 300] [--seed 0] [--only PART] [--match REGEX] [--again FILE] [-o FILE]
+    python -m benchmarks.mutate [--sample 150] [--seed 0] [--only PART] [--match REGEX] [--again FILE] [-o FILE]
 
 Not changed: defaults of arguments, values of modules and classes, and errors raised.
 """
@@ -43,13 +43,24 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
             "tests/certificates/test_theory.py",
         ],
     ),
-    "voting": (
-        ["decoding/_voting.py"],
-        ["tests/decoding/test_consensus.py", "tests/decoding/test_factory.py", "tests/certificates/test_theory.py"],
+    "verdicts": (
+        ["decoding/_vote_counting.py", "decoding/_decoded.py", "decoding/_attacker_sets.py"],
+        ["tests/decoding/test_small_twins.py"],
     ),
     "posterior": (
         ["decoding/_bayes.py", "decoding/_two_groups.py"],
-        ["tests/decoding/test_bayes.py", "tests/decoding/test_two_groups.py"],
+        [
+            "tests/decoding/test_small_twins.py",
+            "tests/decoding/test_bayes.py::test_wrong_input_is_refused_in_words",
+            "tests/decoding/test_bayes.py::test_evidence_of_every_set_is_refused_when_there_are_too_many",
+            "tests/decoding/test_two_groups.py::test_what_cannot_be_decoded_is_refused_with_a_reason",
+            "tests/decoding/test_two_groups.py::test_many_users_are_refused_before_their_sets_are_listed",
+            "tests/decoding/test_two_groups.py::test_one_class_is_refused",
+        ],
+    ),
+    "kernels": (
+        ["decoding/_posterior_kernels.py", "decoding/_pair_kernels.py"],
+        ["tests/decoding/test_small_twins.py"],
     ),
     "breakers": (
         ["certificates/_breakers.py", "certificates/_coverage.py", "certificates/_pointwise.py"],
@@ -91,7 +102,7 @@ class Mutant:
     code: CodeType | None
 
 
-def list_mutants(part: str, path: Path, wanted: set[str] | None = None) -> Iterator[Mutant]:
+def list_mutants(part: str, path: Path, wanted: set[tuple[str, str]] | None = None) -> Iterator[Mutant]:
     """Yield every change of one module; with code for those ``wanted``."""
     module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     tree = ast.parse(path.read_text())
@@ -107,7 +118,7 @@ def list_mutants(part: str, path: Path, wanted: set[str] | None = None) -> Itera
             seen[key] = seen.get(key, 0) + 1
             key = key if seen[key] == 1 else f"{key} ({seen[key]})"
             code = None
-            if wanted is not None and key in wanted:
+            if wanted is not None and (module, key) in wanted:
                 whole = compile(ast.fix_missing_locations(tree), str(path), "exec")
                 code = next(found for found in _codes(whole) if found.co_qualname == function)
             _put(holder, place, old)
@@ -228,6 +239,7 @@ class _Loop:
     def __init__(self, name: str, mutants: list[Mutant], reasons: dict[str, str]) -> None:
         self.name, self.mutants, self.reasons = name, mutants, reasons
         self.survivors: list[Mutant] = []
+        self.counts: dict[str, int] = {}
         self.sound = False
 
     def pytest_runtestloop(self, session: Any) -> bool:
@@ -247,6 +259,13 @@ class _Loop:
                 self.survivors.append(mutant)
                 print(f"  survived: {mutant.module} {mutant.key}", flush=True)
         killed = counts["failed"] + counts["timeout"]
+        self.counts = {
+            "sampled": len(self.mutants),
+            "killed": killed,
+            "killed_by_time": counts["timeout"],
+            "equivalent": counts["equivalent"],
+            "surviving": counts["passed"],
+        }
         share = killed / max(1, killed + counts["passed"])
         print(
             f"{self.name}: {killed} killed ({counts['timeout']} by time), {counts['passed']} survived, "
@@ -291,13 +310,14 @@ def _run(session: Any, mutant: Mutant | None, seconds: float) -> tuple[str, floa
 def main(arguments: list[str] | None = None) -> int:
     """Sample, run, report."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--sample", type=int, default=300, help="mutants to try, shared by the parts in proportion")
+    parser.add_argument("--sample", type=int, default=150, help="mutants to try of each part")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=list(PARTS), help="one part")
     parser.add_argument("--match", default="", help="regular expression that the key must contain")
     parser.add_argument("--again", type=Path, help="survivors of an earlier run (JSON) instead of a sample")
     parser.add_argument("--show", action="store_true", help="list the sample and stop")
     parser.add_argument("-o", "--output", type=Path, help="survivors as JSON")
+    parser.add_argument("--record", type=Path, help="counts of every part as JSON; parts that were not run are kept")
     given = parser.parse_args(arguments)
     os.chdir(ROOT)
     parts = {name: PARTS[name] for name in PARTS if given.only in (None, name)}
@@ -307,12 +327,19 @@ def main(arguments: list[str] | None = None) -> int:
         for path in sorted((SOURCE / "codeward").rglob("*.py"))
         if any(fnmatch(str(path.relative_to(SOURCE / "codeward")), glob) for glob in globs)
     ]
+    for glob in (glob for globs, _ in parts.values() for glob in globs):
+        if not any(fnmatch(str(path.relative_to(SOURCE / "codeward")), glob) for _, path in files):
+            parser.error(f"no module is called {glob}")
     reasons = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     every = [mutant for name, path in files for mutant in list_mutants(name, path)]
     every = [mutant for mutant in every if re.search(given.match, f"{mutant.module} {mutant.key}")]
-    keys = {mutant.key for mutant in random.Random(given.seed).sample(every, min(given.sample, len(every)))}
+    # Each part by itself: a part alone gets the same sample as with all others.
+    keys: set[tuple[str, str]] = set()
+    for name in parts:
+        mine = [(mutant.module, mutant.key) for mutant in every if mutant.part == name]
+        keys |= set(random.Random(given.seed).sample(mine, min(given.sample, len(mine))))
     if given.again:
-        keys = {found["key"] for found in json.loads(given.again.read_text())}
+        keys = {(found["module"], found["key"]) for found in json.loads(given.again.read_text())}
     chosen = [m for name, path in files for m in list_mutants(name, path, keys) if m.code is not None]
     print(f"{len(chosen)} of {len(every)} mutants, seed {given.seed}")
     if given.show:
@@ -322,6 +349,7 @@ def main(arguments: list[str] | None = None) -> int:
     import pytest
 
     survivors: list[dict[str, str]] = []
+    record = json.loads(given.record.read_text()) if given.record and given.record.exists() else {}
     for name, (_, tests) in parts.items():
         loop = _Loop(name, [mutant for mutant in chosen if mutant.part == name], reasons)
         # Without the compiler NumPy warns where words of 64 bits wrap around.
@@ -331,6 +359,11 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name}: its tests fail without any change")
             return 1
         survivors += [{"part": name, "module": mutant.module, "key": mutant.key} for mutant in loop.survivors]
+        every_one = sum(mutant.part == name for mutant in every)
+        record[name] = {"seed": given.seed, "mutants": every_one, **loop.counts}
+        record[name]["survivors"] = [f"{mutant.module} {mutant.key}" for mutant in loop.survivors]
+    if given.record:
+        given.record.write_text(json.dumps(record, indent=1) + "\n")
     if given.output:
         given.output.write_text(json.dumps(survivors, indent=1) + "\n")
     return 0
