@@ -6,6 +6,7 @@ raises one line of `InputError` for everything that is wrong with a file.
 
 import ast
 import json
+import lzma
 import math
 import os
 import re
@@ -43,6 +44,8 @@ LARGEST_JSON = 64 << 20
 DEEPEST_JSON = 64
 #: Lists and objects a JSON file may hold: each takes twenty times the memory of its brackets.
 MOST_NODES = 200_000
+#: How numpy packs the arrays of a .npz file.
+NUMPY_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 #: A short name of this machine: numbers of processes mean nothing on another one that shares a folder.
 _MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
@@ -192,6 +195,7 @@ def read_npz(
     *,
     limit: int = LARGEST_FILE,
     kinds: str = "biuf",
+    packings: Collection[int] = NUMPY_PACKINGS,
 ) -> "dict[str, NDArray[Any]]":
     """Read arrays of numbers from a .npz file, all of which together take at most ``limit`` bytes.
 
@@ -203,11 +207,11 @@ def read_npz(
     optional : collection of str, optional
         Arrays that may be; by default any. Others are not looked at.
     limit : int
-    kinds : str
-        numpy's letters of the types allowed.
+    kinds, packings : str, collection of int
+        numpy's letters of the types allowed, and `zipfile`'s numbers of the ways of packing.
     """
     only = None if optional is None else {*expected, *optional}
-    with ArrayFile(path, kinds, only) as file:
+    with ArrayFile(path, kinds, only, packings) as file:
         for name in expected:
             file.require(name)
         total = sum(header.n_bytes for header in file.headers.values())
@@ -233,8 +237,8 @@ class ArrayHeader:
 class ArrayFile:
     """An open .npz file: what it announces is read and checked first, the arrays whole or row by row."""
 
-    def __init__(self, path: AnyPath, kinds: str = "biuf", only: Collection[str] | None = None) -> None:
-        self.path, self._kinds, self._only = Path(path), kinds, only
+    def __init__(self, path: AnyPath, kinds: str = "biuf", only: Any = None, packings: Any = NUMPY_PACKINGS) -> None:
+        self.path, self._kinds, self._only, self._packings = Path(path), kinds, only, packings
 
     def __enter__(self) -> "ArrayFile":
         self._file = open_regular(self.path, None)
@@ -266,7 +270,7 @@ class ArrayFile:
                 raise InputError(f"{what} is there twice")
             if member.flag_bits & 0x1:
                 raise InputError(f"{what} is encrypted")
-            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            if member.compress_type not in self._packings:
                 raise InputError(f"{what} is packed in a way numpy does not write; save it with numpy.savez_compressed")
             with self._complain(), self._archive.open(member) as stream:
                 found[name] = _read_header(stream, what, member.file_size, self._kinds)
@@ -308,11 +312,11 @@ class ArrayFile:
             raise
         except NotImplementedError as error:
             raise InputError(f"{self.path}: packed in a way numpy does not write ({_one_line(error)})") from error
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
             reason = _one_line(error)
-            damaged = "damaged" if "CRC" in reason or isinstance(error, (zlib.error, EOFError)) else "not a .npz file"
+            damaged = "not a .npz file" if isinstance(error, zipfile.BadZipFile) and "CRC" not in reason else "damaged"
             raise InputError(f"{self.path}: {damaged} ({reason})") from error
-        except (OSError, ValueError, RuntimeError, KeyError, IndexError, struct.error, OverflowError) as error:
+        except (OSError, ValueError, RuntimeError, LookupError, struct.error, ArithmeticError, MemoryError) as error:
             raise InputError(f"{self.path}: damaged ({_one_line(error)})") from error
 
 
@@ -376,10 +380,10 @@ def _read_array(stream: IO[bytes], header: ArrayHeader, what: str) -> "NDArray[A
 
 
 def _read_exactly(stream: IO[bytes], count: int, what: str) -> bytearray:
-    """Read ``count`` bytes; memory grows with what is there, not with what was announced."""
+    """Read ``count`` bytes; memory grows with what is there (LZMA unfolds a piece at once), not what was announced."""
     data = bytearray()
     while len(data) < count:
-        piece = stream.read(min(count - len(data), 1 << 20))
+        piece = stream.read(min(count - len(data), 1 << 16))
         if not piece:
             raise InputError(f"{what}: the file ends early")
         data += piece
@@ -387,8 +391,7 @@ def _read_exactly(stream: IO[bytes], count: int, what: str) -> bytearray:
 
 
 def _check_end(stream: IO[bytes], what: str) -> None:
-    # In an archive this is where the checksum is compared.
-    if stream.read(1):
+    if stream.read(1):  # in an archive this is where the checksum is compared
         raise InputError(f"{what}: announces less than it holds")
 
 

@@ -1,7 +1,9 @@
 """Packed results give back what was there, and refuse what they cannot keep."""
 
+import hashlib
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -10,7 +12,15 @@ from codeward._errors import InputError
 from codeward.cli import main
 from codeward.codes import named_code
 from codeward.decoding import estimate_confusion, load_votes, save_votes
-from codeward.reproduction import PackedSetting, list_packed, pack_setting, read_lines, unpack_setting, write_lines
+from codeward.reproduction import (
+    PackedRun,
+    PackedSetting,
+    list_packed,
+    pack_setting,
+    read_lines,
+    unpack_setting,
+    write_lines,
+)
 
 
 def make_run(place, seed=0, scores=None):
@@ -152,3 +162,66 @@ def test_the_command_packs_and_unpacks_a_grid(tmp_path, capsys):
     assert [packed.path.name for packed in list_packed(tmp_path)] == ["digits-alpha1", "digits-iid"]
     assert main(["reproduce", "unpack", "-o", str(tmp_path)]) == 0
     assert read_all(tmp_path) == before
+
+
+def spoil(packed, **changes):
+    """Write the index again with entries changed: by file, what they become."""
+    head, *entries = read_lines(packed.index_file)
+    write_lines(packed.index_file, [head, *({**entry, **changes.get(entry["file"], {})} for entry in entries)])
+    return PackedSetting(packed.path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": ["uint8-40", None]},
+        {"labels": ["uint8-40", [0]]},
+        {"labels": ["uint8-41", 0]},
+        {"labels": 3},
+        {"votes": ["uint8-40", 0]},
+        {"votes": ["uint8-40", []]},
+        {"votes": ["uint8-40", [-1]]},
+        {"votes": ["uint8-40", {"a": 1}]},
+        {"confusion": ["float64", 10**9]},
+        {"confusion": ["float64", -3]},
+        {"confusion": ["no type", 3]},
+        {"confusion": 1},
+        {"code_digest": 7},
+    ],
+)
+def test_an_index_that_says_something_else_of_votes_is_refused_in_a_line(tmp_path, change):
+    make_run(tmp_path / "digits-iid" / "a")
+    name = "a/votes/repeat0-attackers1-validation.npz"
+    packed = spoil(pack_setting(tmp_path, "digits-iid")[0], **{name: change})
+    with pytest.raises(InputError, match="is no vote file"):
+        packed.load_votes(name)
+
+
+def test_packed_columns_with_a_damaged_header_are_refused_in_a_line(tmp_path):
+    make_run(tmp_path / "digits-iid" / "a")
+    packed, _ = pack_setting(tmp_path, "digits-iid")
+    for header in (b"{'descr': '|u1', 'fortran_order': False, 'shape': (1, 40\n", b"{'descr': '|u1', (\n\n"):
+        with zipfile.ZipFile(packed.votes_file, "w", zipfile.ZIP_LZMA) as archive:
+            content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(40)
+            archive.writestr("votes-uint8-40.npy", content)
+        head, *entries = read_lines(packed.index_file)
+        head["votes"] = hashlib.sha256(packed.votes_file.read_bytes()).hexdigest()
+        write_lines(packed.index_file, [head, *entries])
+        with pytest.raises(InputError, match="its header is damaged"):
+            PackedSetting(packed.path).load_votes("a/votes/repeat0-attackers1-validation.npz")
+
+
+def test_what_a_packed_run_says_of_itself_is_checked(tmp_path):
+    make_run(tmp_path / "digits-iid" / "a")
+    packed, _ = pack_setting(tmp_path, "digits-iid")
+    record = "a/records/repeat0-attackers1.json"
+    spoilt = spoil(packed, **{"a/config.yaml": {"text": "seed: 2001-99-99"}, "a/code.json": {"json": [1]}})
+    with pytest.raises(InputError, match="not readable as YAML"):
+        _ = PackedRun(spoilt, "a").config
+    with pytest.raises(InputError, match="no code"):
+        spoilt.load_code("a")
+    entries = {entry.get("file"): entry for entry in read_lines(packed.index_file)}
+    entries[record] = {"file": record, "text": "{no JSON"}
+    write_lines(packed.index_file, entries.values())
+    with pytest.raises(InputError, match="not readable as JSON"):
+        PackedSetting(packed.path).read_json(record)

@@ -193,3 +193,13 @@ def test_whole_weights_of_another_network_are_refused_in_one_line(tmp_path):
     for ask in (ensemble.votes, lambda samples: BatchedEnsemble(ensemble)):
         with pytest.raises(InputError, match="do not fit digits-cnn; remove it from the store"):
             ask(users[0])
+
+
+def test_an_entry_of_scores_without_scores_is_damaged(tmp_path):
+    store = ModelStore(tmp_path)
+    store.save_weights(KEY, {"weight": torch.ones(2)}, {})
+    folder = tmp_path / KEY[:2]
+    (folder / f"{KEY}.scores.x.json").write_bytes((folder / f"{KEY}.json").read_bytes())
+    assert store.load_scores(KEY, "x") is None
+    assert store.corrupted_ == [KEY]
+    assert store.holds(KEY)

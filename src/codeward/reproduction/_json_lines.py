@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._files import parse_json, write_atomic
 
 #: Most bytes that a packed file may unfold to.
-LIMIT = 1 << 30
+LIMIT = 1 << 28
 
 
 def read_lines(file: str | os.PathLike[str]) -> list[Any]:
@@ -30,9 +30,9 @@ def read_lines(file: str | os.PathLike[str]) -> list[Any]:
             data = stream.read(LIMIT + 1)
         if len(data) > LIMIT:
             raise InputError(f"{file}: unfolds to more than {LIMIT:,} bytes")
-        return [json.loads(line) for line in data.split(b"\n") if line]
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{file}: not readable ({error})") from error
+    return [parse_json(line, f"{file}: line {number}") for number, line in enumerate(data.split(b"\n"), 1) if line]
 
 
 def write_lines(file: str | os.PathLike[str], content: Iterable[Any]) -> None:

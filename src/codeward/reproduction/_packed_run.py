@@ -5,14 +5,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding import VoteSet
 from codeward.reproduction._packing import PackedSetting
-from codeward.runs import Cell, RunConfig, RunFolder
+from codeward.runs import Cell, RunConfig, RunFolder, parse_yaml
+
+#: More classes than this, and it is no run.
+_MOST_CLASSES = 4096
+_OPTIONAL: dict[str, type] = {"keys": list, "digests": dict, "class_names": list, "revoked": dict, "federated": dict}
 
 
 class PackedRun(RunFolder):
@@ -40,8 +43,8 @@ class PackedRun(RunFolder):
         """The configuration."""
         text = self.setting.read_text(f"{self.path.name}/config.yaml")
         try:
-            return RunConfig.model_validate(yaml.safe_load(text[:65_536]))
-        except (yaml.YAMLError, ValidationError) as error:
+            return RunConfig.model_validate(parse_yaml(text, str(self.config_file)))
+        except ValidationError as error:
             told = " ".join(str(error).split())
             raise InputError(f"{self.config_file}: not a configuration ({told})") from error
 
@@ -84,23 +87,33 @@ class _PackedCell(Cell):
     @cached_property
     def about(self) -> dict[str, Any]:
         """What the votes are."""
-        return self._check(self.folder.about(self.repeat, self.n_attackers), ("classes", "groups"))
+        about = self._check(self.folder.about(self.repeat, self.n_attackers), {"classes": int, "groups": list})
+        if not 1 <= about["classes"] <= _MOST_CLASSES:
+            raise InputError(f"{self.folder.path}: {self.name}: {str(about['classes'])[:20]} classes")
+        return about
 
     @cached_property
     def record(self) -> dict[str, Any]:
         """The cell's record."""
-        needed = ("repeat", "n_attackers", "seed", "config", "config_digest", "training", "figures")
+        needed = {"repeat": int, "n_attackers": int, "seed": int, "config": dict, "config_digest": str}
+        needed |= {"training": dict, "figures": dict}
         return self._check(self.folder.record(self.repeat, self.n_attackers), needed)
 
     def load_votes(self, inputs: str) -> VoteSet:
         """Return the votes on ``validation``, ``clean``, ``triggered``, ... inputs."""
-        return self.folder.setting.load_votes(self._name(self.folder.votes(self.repeat, self.n_attackers, inputs)))
+        file = self.folder.votes(self.repeat, self.n_attackers, inputs)
+        return self.check_votes(self.folder.setting.load_votes(self._name(file)), file)
 
-    def _check(self, file: Path, needed: tuple[str, ...]) -> dict[str, Any]:
+    def _check(self, file: Path, needed: dict[str, type]) -> dict[str, Any]:
         content = self.folder.setting.read_json(self._name(file))
         missing = [key for key in (*needed, "code_digest") if not isinstance(content, dict) or key not in content]
         if missing:
             raise InputError(f"{file}: it lacks {', '.join(missing)}")
+        for key, expected in (needed | _OPTIONAL).items():
+            if key in content and not (
+                (content[key] is None and key in _OPTIONAL) or isinstance(content[key], expected)
+            ):
+                raise InputError(f"{file}: it has no {expected.__name__} under {key}")
         if content["code_digest"] != self.code.digest:
             raise InputError(f"{self.folder.path}: code.json is not the code of the records; was the folder edited?")
         return dict(content)

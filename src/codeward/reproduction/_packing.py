@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import write_atomic, write_text_atomic
+from codeward._files import NUMPY_PACKINGS, parse_json, read_bytes, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.decoding import VoteSet, estimate_confusion, load_votes
 from codeward.reproduction._json_lines import LIMIT, read_lines, write_lines
@@ -41,6 +41,9 @@ _KEPT = re.compile(
 
 #: Arrays of vote files that are packed.
 _PACKED = {"votes", "labels", "confusion", "code_digest"}
+
+#: More votes, or values of confusion matrices, than this in one vote file, and it is none.
+_MOST_VALUES = 2**26
 
 Entry = dict[str, Any]
 
@@ -113,7 +116,7 @@ class PackedSetting:
 
     def read_json(self, file: str) -> Any:
         """Return the content of a JSON file."""
-        return json.loads(self.read_text(file))
+        return parse_json(self.read_text(file), f"{self.index_file}: {file}")
 
     def read_text(self, file: str) -> str:
         """Return a file that is text, as it was."""
@@ -135,12 +138,8 @@ class PackedSetting:
     def load_votes(self, file: str) -> VoteSet:
         """Return a vote file as `codeward.decoding.load_votes` would."""
         found = self._restore(file)
-        votes, labels, confusion = (
-            found["votes"].astype(np.int64),
-            found["labels"].astype(np.int64),
-            found.get("confusion"),
-        )
-        return VoteSet(votes, labels, confusion, code_digest=self._find(file).get("code_digest"))
+        votes, labels = (found[name].astype(np.int64) for name in ("votes", "labels"))
+        return VoteSet(votes, labels, found.get("confusion"), code_digest=self._find(file).get("code_digest"))
 
     def unpack_run(self, run: str, target: str | os.PathLike[str]) -> None:
         """Write a run as plain files, byte for byte those that were packed, into a folder; the packed files stay."""
@@ -162,37 +161,47 @@ class PackedSetting:
 
     @cached_property
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        data = self.votes_file.read_bytes() if self.votes_file.is_file() else b""
+        data = read_bytes(self.votes_file, LIMIT) if self.votes_file.is_file() else b""
         known = self.files and getattr(self, "_digest", None)
         if hashlib.sha256(data).hexdigest() != known:
             raise InputError(f"{self.votes_file}: not the votes that {self.index_file.name} is about")
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                if sum(part.file_size for part in archive.infolist()) > LIMIT:
-                    raise InputError(f"{self.votes_file}: unfolds to more than {LIMIT:,} bytes")
-            with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
-                return {name: loaded[name] for name in loaded.files}
-        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise InputError(f"{self.votes_file}: not readable ({error})") from error
+        return read_npz(self.votes_file, limit=LIMIT, kinds="iu", packings=(*NUMPY_PACKINGS, zipfile.ZIP_LZMA))
 
     def _restore(self, file: str) -> dict[str, NDArray[Any]]:
         entry = self._find(file)
         try:
-            labels = self._arrays[f"labels-{entry['labels'][0]}"][entry["labels"][1]]
-            columns = self._arrays[f"votes-{entry['votes'][0]}"][entry["votes"][1]]
-        except (KeyError, IndexError, TypeError) as error:
+            [labels] = self._take("labels", entry["labels"][0], [entry["labels"][1]])
+            columns = self._take("votes", *entry["votes"])
+            if labels.shape != columns.shape[1:]:
+                raise InputError("votes and labels of other inputs")
+            votes = np.ascontiguousarray((columns + labels.astype(columns.dtype)).T)
+            if votes.min(initial=0) < 0 or labels.min(initial=0) < 0:
+                raise InputError("votes below 0")
+            found = {"votes": votes, "labels": labels}
+            if "confusion" in entry:
+                validation = _name_validation(file)
+                known = found if validation == file else self._restore(validation)
+                dtype, n_classes = entry["confusion"]
+                if dtype not in ("float64", "float32", "float16") or type(n_classes) is not int:
+                    raise InputError("confusion matrices of no numbers")
+                if len(columns) * n_classes**2 > _MOST_VALUES:
+                    raise InputError("confusion matrices of too many classes")
+                said, truth = (known[name].astype(np.int64) for name in ("votes", "labels"))
+                found["confusion"] = estimate_confusion(said, truth, n_classes).astype(dtype)
+            if "code_digest" in entry:
+                found["code_digest"] = np.frombuffer(entry["code_digest"].encode("ascii"), dtype=np.uint8)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{self.index_file}: {file} is no vote file ({error})") from error
-        votes = np.ascontiguousarray((columns + labels.astype(columns.dtype)).T)
-        found = {"votes": votes, "labels": labels}
-        if "confusion" in entry:
-            validation = _name_validation(file)
-            known = found if validation == file else self._restore(validation)
-            dtype, n_classes = entry["confusion"]
-            said, truth = (known[name].astype(np.int64) for name in ("votes", "labels"))
-            found["confusion"] = estimate_confusion(said, truth, n_classes).astype(dtype)
-        if "code_digest" in entry:
-            found["code_digest"] = np.frombuffer(str(entry["code_digest"]).encode(), dtype=np.uint8)
         return found
+
+    def _take(self, what: str, shape: str, rows: list[int]) -> NDArray[Any]:
+        """Return rows of the distinct labels or vote columns of a shape."""
+        table = self._arrays[f"{what}-{shape}"]
+        if table.ndim != 2 or not rows or not all(type(row) is int and 0 <= row < len(table) for row in rows):
+            raise InputError(f"{what} that are not there")
+        if len(rows) * table.shape[1] > _MOST_VALUES:
+            raise InputError("too many votes")
+        return table[rows]
 
 
 def list_packed(folder: str | os.PathLike[str]) -> list[PackedSetting]:

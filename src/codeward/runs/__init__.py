@@ -56,6 +56,7 @@ _HOME = {
     "load_records": "_records",
     "load_revocation": "_revocation",
     "name_triggered": "_run_folder",
+    "parse_yaml": "_config",
     "rate": "_records",
     "save_record": "_records",
     "share": "_records",
@@ -89,6 +90,7 @@ __all__ = [
     "load_records",
     "load_revocation",
     "name_triggered",
+    "parse_yaml",
     "rate",
     "save_record",
     "share",
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
         SplitSection,
         TrainingSection,
         load_config,
+        parse_yaml,
     )
     from codeward.runs._federated_config import FederatedConfig, FederatedSection, load_federated_config
     from codeward.runs._listing import find_cell, list_cells

@@ -228,7 +228,10 @@ class Cell:
         file = self.folder.votes(self.repeat, self.n_attackers, inputs)
         if self._digests and _hash_file(file) != self._digests.get(inputs):
             raise InputError(f"{file}: altered since {self.name} was made; {self.advice} makes it again")
-        found = load_votes(file)
+        return self.check_votes(load_votes(file), file)
+
+    def check_votes(self, found: VoteSet, file: Path) -> VoteSet:
+        """Return votes that the cell's models may have given; refuse others, naming the file."""
         if found.labels is None:
             raise InputError(f"{file}: the votes of a run have labels")
         if found.votes.shape[1] != self.code.n_models:

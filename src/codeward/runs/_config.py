@@ -297,12 +297,25 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
     """Read a small YAML file, from whomever it is: what is too long, too deep or repeated by aliases is refused."""
     if not Path(path).is_file():
         raise InputError(f"{path}: no such configuration file")
+    return parse_yaml(read_text(path, MAX_BYTES), str(path))
+
+
+def parse_yaml(text: str, what: str) -> Any:
+    """Read YAML from somebody else as `read_yaml` does; ``what`` names it in errors.
+
+    Examples
+    --------
+    >>> parse_yaml("users: 12", "the configuration")
+    {'users': 12}
+    """
     try:
-        return yaml.load(read_text(path, MAX_BYTES), Loader=_Loader)
+        if len(text) > MAX_BYTES:
+            raise InputError(f"{what}: more than {MAX_BYTES:,} characters")
+        return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{what}: not readable as YAML: {' '.join(str(error).split())}") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -113,7 +113,7 @@ class ModelStore:
 
     def load_scores(self, key: str, inputs: str) -> NDArray[np.float32] | None:
         """Return the scores of model ``key`` on the evaluation set of digest ``inputs``, shape (N, c), or None."""
-        content = self._read(self._folder(key) / f"{key}.scores.{inputs}.json")
+        content = self._read(self._folder(key) / f"{key}.scores.{inputs}.json", "scores")
         return None if content is None else load_arrays(content)["scores"]
 
     def save_scores(self, key: str, inputs: str, scores: NDArray[np.float32]) -> None:
@@ -132,7 +132,7 @@ class ModelStore:
         sidecar = {"file": file, "sha256": digest, "bytes": len(content), "about": about}
         write_text_atomic(folder / f"{name}.json", json.dumps(sidecar, indent=1, sort_keys=True) + "\n")
 
-    def _read(self, sidecar: Path) -> bytes | None:
+    def _read(self, sidecar: Path, needed: str | None = None) -> bytes | None:
         if not os.path.lexists(sidecar):
             return None
         try:
@@ -141,7 +141,8 @@ class ModelStore:
             content = read_bytes(sidecar.parent / Path(entry["file"]).name, min(entry["bytes"], LARGEST_FILE))
             if hashlib.sha256(content).hexdigest() != entry["sha256"]:
                 raise ValueError("content does not match its SHA-256")
-            load_arrays(content)
+            if needed not in (None, *load_arrays(content)):
+                raise ValueError(f"it holds no {needed}")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             _LOG.warning("model store: %s is damaged (%s); it is ignored and will be made again", sidecar, error)
             self.corrupted_.append(sidecar.name.partition(".")[0])
