@@ -3,6 +3,7 @@
 Small enough to run without the compiler: these are the tests that ``python -m benchmarks.mutate`` asks to notice.
 """
 
+import warnings
 from itertools import combinations, product
 from math import comb
 
@@ -28,7 +29,14 @@ from codeward.decoding import (
 )
 from codeward.decoding._attacker_sets import gather_attacker_sets, list_subsets
 from codeward.decoding._decoded import first_best
-from codeward.decoding._posterior_kernels import bit_count, sum_labels, tabulate_joint
+from codeward.decoding._pair_kernels import sum_pairs
+from codeward.decoding._posterior_kernels import (
+    bit_count,
+    sum_labels,
+    tabulate_groups,
+    tabulate_joint,
+    tabulate_subsets,
+)
 
 TWINS = Code([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1], [1, 1, 0, 1]])  # users 0 and 1 reach the same models
 RING = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]])  # any two users reach everything
@@ -137,12 +145,13 @@ def test_bayes_is_its_formula_on_all_votes(code, n_classes, rates, prior):
 
 def test_bayes_is_its_formula_with_many_voters_and_more_models_than_a_word_has_bits():
     rng = np.random.default_rng(1)
-    for n_models, n_inputs in ((10, 3), (66, 2)):
+    for n_models, n_inputs in ((9, 3), (64, 1), (66, 3)):
         matrix = rng.random((n_models, 3)) < 0.5
         matrix[np.arange(n_models), np.arange(n_models) % 3] = True
         code = Code(matrix)
         votes = (rng.random((n_inputs, n_models)) < 0.2).astype(int)
         votes[0] = 1
+        votes[2:], votes[2:, [5, 8, n_models * 2 // 3, n_models - 1]] = 0, 2  # few voters, wherever they are
         confusion = 0.8 * np.eye(3)[None] + 0.2 * draw_confusion(code, 3)
         check_bayes(BayesDecoder(code, confusion, attackers_prior=(0.2, 0.5, 0.3), success_rate=0.7), votes)
 
@@ -187,10 +196,15 @@ def test_attacker_sets_are_gathered_by_what_they_hit():
         gather_attacker_sets(RING, np.array([0, 0, 0, 0, 1.0]))
 
 
-def test_kernels_leave_out_labels_that_a_trigger_does_not_change():
-    code, success = LINE, 0.8
-    decoder = BayesDecoder(code, draw_confusion(code, 3), success_rate=success, attackers_prior=(0.3, 0.3, 0.4))
-    votes = np.array([[0, 1, 2, 2, 1], [1, 1, 1, 1, 1]])
+@pytest.mark.parametrize("n_models", [5, 70])
+def test_kernels_leave_out_labels_that_a_trigger_does_not_change(n_models):
+    # The seventy models repeat the five, and say 2 against all odds.
+    code, success = Code(np.tile(LINE.matrix, (n_models // 5, 1))), 0.8
+    confusion = (
+        draw_confusion(code, 3) if n_models == 5 else np.tile([[[0.6, 0.4, 0.0]], [[0.5, 0.5, 0.0]]], (35, 3, 1))
+    )
+    decoder = BayesDecoder(code, confusion, success_rate=success, attackers_prior=(0.3, 0.3, 0.4))
+    votes = np.array([[0, 1, 2, 2, 1] * (n_models // 5), [1] * n_models])
     base, words, sets = decoder.vote_model_.log_likelihood(votes), decoder.sets_.words, decoder.sets_.best_sets
     rng = np.random.default_rng(2)
     for effective in (False, True):
@@ -207,8 +221,27 @@ def test_kernels_leave_out_labels_that_a_trigger_does_not_change():
             np.testing.assert_allclose(joint[u, p, t], total(each), rtol=1e-9)
             wanted[u] += share[u, p, t] * np.exp(each - total(each))
         np.testing.assert_allclose(by_label, wanted, rtol=1e-9)
+
+
+def test_bits_are_counted():
     for value in (0, 1, 2, 3, 0b1011_0111, 2**40 + 5, 2**63 - 1):
         assert bit_count(value) == value.bit_count()
+
+
+def test_tables_hold_the_sums_of_subsets():
+    rng = np.random.default_rng(6)
+    gains, votes, models = rng.random((11, 2)), rng.integers(0, 2, 11), np.array([1, 3, 4, 7, 10])
+    table = np.full((8, 2), np.nan)
+    tabulate_subsets(gains, models, 1, 4, table)
+    for mask in range(8):
+        chosen = [models[1 + k] for k in range(3) if mask >> k & 1]
+        np.testing.assert_allclose(table[mask], gains[chosen].sum(axis=0))
+    tables = np.full((2, 256, 2), np.nan)
+    tabulate_groups(gains, votes, 1, tables)
+    for group, mask in product(range(2), range(256)):
+        chosen = [8 * group + k for k in range(8) if mask >> k & 1]
+        chosen = [i for i in chosen if i < 11 and votes[i] == 1]
+        np.testing.assert_allclose(tables[group, mask], gains[chosen].sum(axis=0))
 
 
 def test_how_many_sets_are_enumerated_and_in_how_many_chunks(monkeypatch):
@@ -225,11 +258,13 @@ def test_how_many_sets_are_enumerated_and_in_how_many_chunks(monkeypatch):
     assert not pruned.is_exact
     np.testing.assert_allclose(pruned.decode(votes[:2]).attack_probability, whole.attack_probability[:2], atol=1e-6)
     assert (pruned.predict(votes[:2]) == whole.labels[:2]).all()
+    assert "sets_" not in vars(pruned)
     monkeypatch.setattr(_bayes, "EXACT_SETS", 5)
     # 4 models x 2 classes, and 4 patterns: nobody, users 0 or 1, user 2, user 3.
     monkeypatch.setattr(_bayes, "CHUNK", 5 * 12 + 11)
     assert [len(chunk) for chunk in decoder._chunks(votes)] == [5, 5, 5, 1]
     monkeypatch.setattr(_bayes, "CHUNK", 1)
+    assert [len(chunk) for chunk in decoder._chunks(votes)] == [1] * 16
     again = decoder.decode(votes)
     for name in ("labels", "attack_probability", "targets", "user_probability", "label_probability"):
         np.testing.assert_array_equal(getattr(again, name), getattr(whole, name))
@@ -240,10 +275,28 @@ def test_how_many_sets_are_enumerated_and_in_how_many_chunks(monkeypatch):
     assert decoder.predict(np.zeros((0, 4), dtype=int)).tolist() == []
 
 
-def test_the_logarithm_of_failure_has_a_floor():
-    assert _bayes.log_failure(0.0) == 0.0
-    assert _bayes.log_failure(0.75) == pytest.approx(np.log(0.25))
-    assert _bayes.log_failure(1.0) == -1e6
+def test_a_certain_attacker_is_not_more_than_certain():
+    code = Code(np.eye(6, dtype=int).repeat(2, axis=0))
+    confusion = np.full((12, 2, 2), 1e-12) + np.eye(2) * (1 - 2e-12)
+    # Rounding takes the sum over patterns above 1.
+    decoder = BayesDecoder(code, confusion, success_rate=0.25, attackers_prior=(0.2,) * 5)
+    votes = np.array([[1, 1] + [0] * 10])
+    assert 1 - 1e-9 < decoder.decode(votes).user_probability.max() <= 1
+    assert (decoder._sum(votes, True).patterns >= 0).all()
+    code = Code(np.eye(4, dtype=int).repeat(2, axis=0))
+    for success, second in ((0.1, 0.1), (0.2, 0.0), (0.2, 0.3), (0.3, 0.3), (0.8, 0.1)):
+        groups = TwoGroupDecoder(code, confusion[:8], 0.5, success, (0.4, 0.3, 0.3), second, 0.5)
+        assert 1 - 1e-9 < groups.decode(votes[:, :8]).user_probability.max() <= 1
+
+
+def test_rates_of_zero_and_one_have_logarithms_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _bayes.log_failure(0.0) == 0.0
+        assert _bayes.log_failure(0.75) == pytest.approx(np.log(0.25))
+        assert _bayes.log_failure(1.0) == -1e6
+        assert _two_groups.log_rate(0.0) == -np.inf
+        assert _two_groups.log_rate(1.0) == 0.0
 
 
 def check_groups(decoder, votes):
@@ -311,7 +364,22 @@ def test_two_groups_are_their_formula(monkeypatch, way, code, n_classes, prior, 
     confusion = draw_confusion(code, n_classes, seed=3)
     decoder = TwoGroupDecoder(code, confusion, rate, success, prior, second, second_success)
     votes = every_vote(code.n_models, n_classes)
+    called = []
+    monkeypatch.setattr(_two_groups, "sum_pairs", lambda *given: (called.append(1), sum_pairs(*given)))
     check_groups(decoder, votes[:: max(1, len(votes) // 12)])
+    assert bool(called) == (way > 0 and max(success, second_success) < 1)
+
+
+def test_two_groups_are_their_formula_where_products_do_not_fit_into_a_float():
+    matrix = np.ones((40, 3), dtype=bool)
+    matrix[:5, 1] = matrix[3:, 2] = False
+    confusion = np.tile([0.6, 0.4, 0.0], (40, 3, 1))  # nobody says 2 by mistake, and everybody does
+    decoder = TwoGroupDecoder(Code(matrix), confusion, attackers_prior=(0.5, 0.5), second_rate=0.5)
+    check_groups(decoder, np.full((1, 40), 2))
+    # And where nothing explains the votes.
+    code = Code(np.eye(4, dtype=int).repeat(10, axis=0))
+    decoder = TwoGroupDecoder(code, confusion, attackers_prior=(0.5, 0.5), second_rate=0.5)
+    check_groups(decoder, np.array([[1] * 10 + [2] * 30]))
 
 
 def test_two_groups_are_their_formula_with_more_models_than_a_table_or_a_word_has_bits():
@@ -338,7 +406,6 @@ def test_two_groups_are_taken_up_to_the_limits(monkeypatch):
     with pytest.raises(InputError, match="4 attacker sets"):
         TwoGroupDecoder(RING, confusion, attackers_prior=(0.5, 0.5)).decode(votes)
     np.testing.assert_array_equal(_two_groups.add_logs(np.full((2, 2), -np.inf), 1), [-np.inf, -np.inf])
-    assert _two_groups.log_rate(0.0) == -np.inf
 
 
 @pytest.mark.parametrize(("n_attackers", "n_errors"), [(0, 0), (1, 0), (1, 1), (2, 0), (0, 2)])
@@ -366,7 +433,18 @@ def test_consensus_is_its_definition_on_all_votes(code, n_classes, n_attackers, 
     assert (decoder.predict(votes) == decoded.labels).all()
     # Without a number of classes there is one that nobody says, and no more.
     assert ConsensusDecoder(code, 1).decode([[0] * code.n_models]).label_probability.shape == (1, 2)
+    assert ConsensusDecoder(LINE, 1).decode([[0, 2, 2, 2, 2]]).label_probability.tolist() == [[0.0, 0.0, 1.0, 0.0]]
     assert ConsensusDecoder(code, 1).decode(np.zeros((0, code.n_models), int)).label_probability.shape == (0, 2)
+
+
+def test_consensus_names_the_dissenters_however_many_inputs_there_are():
+    dissenters = [x for size in range(5) for x in combinations(range(20), size)]  # more than are taken at a time
+    votes = np.zeros((len(dissenters), 20), dtype=int)
+    for row, x in enumerate(dissenters):
+        votes[row, list(x)] = 1
+    decoded = ConsensusDecoder(Code(np.eye(20, dtype=int)), 4, n_classes=2).decode(votes)
+    assert not decoded.labels.any()
+    assert list(decoded.suspects) == dissenters
 
 
 def test_consensus_and_plurality_refuse_what_they_cannot_count():
@@ -394,6 +472,7 @@ def test_plurality_counts_votes(code, n_classes):
     assert PluralityDecoder(code, n_classes).predict(votes).tolist() == decoded.labels.tolist()
     assert PluralityDecoder(code, n_classes).decode(np.zeros((0, 3), dtype=int)).labels.tolist() == []
     assert PluralityDecoder().decode(np.zeros((0, 3), dtype=int)).label_probability.shape == (0, 1)
+    assert PluralityDecoder().decode([[1]]).label_probability.tolist() == [[0.0, 1.0]]
 
 
 def test_rows_are_told_apart_however_many_words_they_take():
