@@ -237,6 +237,11 @@ def test_wrong_settings_are_refused_with_a_reason(fresh):
         SoftDecoder(CODE, n_simulated=1).fit(scores[:60], labels[:60])
     with pytest.raises(InputError, match="too few"):
         SoftDecoder(CODE).fit(scores[:10], labels[:10])
+    for few in (0, 1):  # fewer than folds, on which calibration would divide by nothing
+        with pytest.raises(InputError, match=f"{few} validation inputs are too few"):
+            SoftDecoder(CODE).fit(scores[:few], labels[:few])
+        with pytest.raises(InputError, match=f"{few} validation inputs are too few"):
+            DiscountedDecoder(CODE, N_CLASSES).fit(scores[:few].argmax(axis=2), labels[:few])
     with pytest.raises(InputError, match="families"):
         SoftDecoder(CODE, families=("soft",)).fit(scores[:60], labels[:60])
     with pytest.raises(InputError, match="one label an input"):

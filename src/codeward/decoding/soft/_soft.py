@@ -16,7 +16,7 @@ from codeward.decoding._vote_models import check_labels, estimate_confusion
 from codeward.decoding.soft._calibration import cross_calibrate
 from codeward.decoding.soft._discounted import DiscountedDecoder
 from codeward.decoding.soft._explanations import ModelEvidence, list_explanations
-from codeward.decoding.soft._fitting import Material, tune
+from codeward.decoding.soft._fitting import Material, check_settings, tune
 from codeward.decoding.soft._opinions import give_verdicts, split_chunks
 from codeward.decoding.soft._ratios import sum_explanations
 from codeward.decoding.soft._simulation import FAMILIES, Family, overwrite_scores
@@ -103,6 +103,7 @@ class SoftDecoder:
         checked = check_scores(scores, self.code.n_models)
         n_inputs, _, self.n_classes_ = checked.shape
         truth = check_labels(labels, n_inputs, self.n_classes_)
+        check_settings(self.false_alarm_rate, self.n_simulated, n_inputs)  # calibration divides by their number
         unknown = [family for family in self.families if family not in FAMILIES]
         if unknown or not self.families:
             raise InputError(f"families: choose from {', '.join(FAMILIES)}, got {self.families}")
