@@ -24,6 +24,8 @@ KEEP_ALIVE = 15
 SWITCH = 0.0005
 #: Seconds requests in hand get at the end.
 GRACE = 10
+#: Connections that may wait to be accepted; uvicorn's number.
+BACKLOG = 2048
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -101,13 +103,17 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def listen(settings: ServeSettings) -> tuple[socket.socket, str]:
-    """Bind the address and return the socket with its URL; OSError says why where it cannot be had."""
+    """Listen on the address and return the socket with its URL; OSError says why where it cannot be had.
+
+    From here on connections wait for the server instead of being refused: the address may be announced.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # With the protocol named: asyncio turns off Nagle's delay (40 ms an answer) on sockets that say they are TCP only.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((settings.host, settings.port))
+        bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
         raise OSError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}") from error
@@ -152,7 +158,7 @@ def serve_run(
     settings : ServeSettings
     limits : Limits, optional
     announce : callable
-        Called with the address once it is bound.
+        Called with the address once it takes connections.
 
     Examples
     --------
