@@ -123,6 +123,18 @@ def test_short_tokens_and_folders_that_are_no_runs_are_refused(folder, tmp_path,
     assert "no run folder" in capsys.readouterr().err
 
 
+def test_a_configuration_that_cannot_be_read_gets_no_advice_that_would_fail_on_it(folder, tmp_path, capsys):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "config.yaml").write_bytes(b"\xff")
+    assert main(["serve", str(copy), "--port", "0"]) == 2
+    said = capsys.readouterr().err
+    assert "config.yaml: not UTF-8" in said
+    assert "codeward run" not in said
+
+
 def test_models_that_are_gone_are_not_served(folder, tmp_path, capsys):
     import shutil
 

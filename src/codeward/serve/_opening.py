@@ -86,13 +86,13 @@ def load_models(cell: Cell) -> Ensemble:
     InputError
         When one is missing or damaged: what is served is what the records describe, or nothing.
     """
-    keys, shape = cell.keys, cell.shape
+    keys, shape, store = cell.keys, cell.shape, ModelStore(cell.store)
     try:
         settings = TrainingSettings(**cell.training)
     except (TypeError, ValueError) as error:
         raise InputError(f"{cell.folder.path}: {cell.name}: not readable as a recipe of training ({error})") from error
     try:
-        return Ensemble.load(ModelStore(cell.store), keys, settings, shape)
+        return Ensemble.load(store, keys, settings, shape)
     except InputError as error:
         raise InputError(f"{error}; {cell.advice} trains what is missing") from error
 
