@@ -104,6 +104,9 @@ def test_the_new_state_is_a_run_folder_that_says_who_was_revoked(run_folder, tmp
     attacker = load_record(run_folder / "records" / "repeat0-attackers1.json")["figures"]["groups"][0]["attackers"][0]
     outlook = foresee_revocation(run_folder, [str(attacker)])
     records = list(revoke_users(run_folder, outlook, tmp_path / "new"))
+    # A server of the old folder finds a note there, since the new state is elsewhere.
+    note = json.loads((run_folder / "revoked" / f"{outlook.after.digest[:16]}.json").read_text())
+    assert (note["folder"], note["users"]) == (str(tmp_path / "new"), [str(attacker)])
     code = Code.load(tmp_path / "new" / "code.json")
     assert code.n_users == 5
     assert code.users == tuple(str(user) for user in range(6) if user != attacker)

@@ -1,5 +1,6 @@
 """The endpoint under clients that dawdle, pile up or break off, and what ``/healthz`` says meanwhile."""
 
+import shutil
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 from codeward._errors import InputError
 from codeward.serve import Ledger
 from codeward.serve._access import Limits, ServeSettings, group_address
+from codeward.serve._server import listen
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -182,9 +184,10 @@ def test_health_is_truthful_about_ledger_and_models(calling, opened, tmp_path, m
         assert wait_for(client, status="ok") == 200
 
 
-def test_health_says_when_users_were_revoked(calling, opened, served_folder, monkeypatch):
+@pytest.mark.parametrize("made", ["13/revocation.json", "0123456789abcdef.json"])
+def test_health_says_when_users_were_revoked(calling, opened, served_folder, monkeypatch, made):
     monkeypatch.setattr("codeward.serve._watch.EVERY", 0.05)
-    state = served_folder / "revoked" / "13" / "revocation.json"
+    state = served_folder / "revoked" / made
     with calling() as client:
         assert wait_for(client, models="current") == 200
         state.parent.mkdir(parents=True)
@@ -193,8 +196,7 @@ def test_health_says_when_users_were_revoked(calling, opened, served_folder, mon
             assert wait_for(client, status="degraded", models="old: users were revoked") == 200
         finally:
             state.unlink()
-            state.parent.rmdir()
-            state.parent.parent.rmdir()
+            shutil.rmtree(served_folder / "revoked")
         assert wait_for(client, status="ok") == 200
 
 
@@ -211,3 +213,9 @@ def test_health_says_when_the_ledger_does_not_answer(tmp_path, monkeypatch):
         watch.look()
         assert watch.report()["models"].startswith("old: the run folder has changed")
         watch.close()
+
+
+def test_an_announced_address_takes_connections_before_the_server_runs():
+    bound, url = listen(ServeSettings(port=0))
+    with bound, connect(url):
+        pass

@@ -24,8 +24,8 @@ def revoke(
     """Remove users: their columns go, the sub-models that saw them are trained again without them, the rest stays.
 
     First it says what the remaining code guarantees and which models change, then it asks. The untouched models are
-    taken over byte for byte; the new state is a run folder of its own. The old folder stays as it is: delete it when
-    the users' data must be gone from all models.
+    taken over byte for byte; the new state is a run folder of its own. The old folder stays as it is, save for
+    a note in RUN_DIR/revoked that a server of it heeds: delete it when the users' data must be gone from all models.
 
     Example: codeward revoke runs/digits 3 7 -o runs/digits-without-3-7
     """

@@ -1,9 +1,11 @@
 """Carrying out a revocation: train what the revoked users reached again, keep the rest, and count anew."""
 
+import json
 import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +74,9 @@ def revoke_users(
     the revocation are numbered with the untouched ones first, so that these keep their seeds.
 
     The new state is a whole run folder: code, configuration, its own store, votes and records, each of which says who
-    was revoked. The old folder is left as it is and still holds models that saw the revoked users: delete it when they
-    must be gone. Interrupted, the same call goes on where it was.
+    was revoked. The old folder is left as it is, save for a note in its ``revoked`` where the new one is elsewhere, and
+    still holds models that saw the revoked users: delete it when they must be gone. Interrupted, the same call goes on
+    where it was.
 
     Parameters
     ----------
@@ -103,6 +106,7 @@ def revoke_users(
     device = find_device(cells)
     config = old.config
     _open_state(new, outlook.after, config)
+    _leave_note(old.path / "revoked", new.path, outlook.after)
     store = InheritingStore(new.path / "store", ModelStore(cells[0].store))
     pair = load_pair(config)
     setting: Setting | None = None
@@ -130,6 +134,15 @@ def _open_state(new: RunFolder, revocation: Revocation, config: RunConfig) -> No
     write_text_atomic(new.config_file, config.model_copy(update={"store": None}).to_yaml())
     revocation.code.save(new.code_file)
     revocation.save(new.path)
+
+
+def _leave_note(notes: Path, new: Path, revocation: Revocation) -> None:
+    """Say in the old folder where the new state is, so that a server of the old one knows of it."""
+    if new.resolve().parent == notes.resolve():
+        return
+    told = {"folder": str(new), "users": revocation.names(revocation.revoked), "state": revocation.digest}
+    with suppress(OSError):  # the old folder may be read-only
+        write_text_atomic(notes / f"{revocation.digest[:16]}.json", json.dumps(told) + "\n")
 
 
 def _train_without(

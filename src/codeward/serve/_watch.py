@@ -47,7 +47,8 @@ class HealthWatch:
             self._takes = True
         except OSError:
             self._takes = False
-        if (self.folder / "revoked").is_dir() and any((self.folder / "revoked").glob("*/revocation.json")):
+        revoked = self.folder / "revoked"  # states made here, and notes of those made elsewhere
+        if any(revoked.glob("*/revocation.json")) or any(revoked.glob("[!.]*.json")):
             self._models = "old: users were revoked from this run; serve the folder without them"
         elif self._stamps() != self._opened:
             self._models = "old: the run folder has changed; start again"
