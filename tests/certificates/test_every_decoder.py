@@ -14,7 +14,7 @@ import codeward.decoding.soft
 from codeward._errors import InputError
 from codeward.certificates import certify, certify_agreement, certify_collective
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder, TwoGroupDecoder
+from codeward.decoding import BayesDecoder, ConsensusDecoder, PluralityDecoder, TwoGroupDecoder, VerdictMemory
 from codeward.decoding.soft import DiscountedDecoder
 
 N_CLASSES = 3
@@ -57,6 +57,7 @@ DRAW = {
     "BayesDecoder": draw_bayes,
     "TwoGroupDecoder": draw_two_groups,
     "DiscountedDecoder": draw_discounted,
+    "VerdictMemory": lambda code, rng: VerdictMemory(draw_bayes(code, rng)),
 }
 #: Public decoders without a certificate, and why.
 UNCERTIFIED = {"SoftDecoder": "reads scores; what k users can make scores of is not bounded by a vote certificate"}

@@ -95,7 +95,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(capsys, monkey
     monkeypatch.setitem(sys.modules, "yaml", None)
     for name in [name for name in sys.modules if name.startswith("codeward.runs")]:
         monkeypatch.delitem(sys.modules, name)
-    assert main(["run"]) == 1
+    assert main(["run"]) == 2
     assert "codeward[train]" in capsys.readouterr().err
 
 

@@ -29,7 +29,7 @@ from codeward.data import Samples, load_dataset
 from codeward.federated import FederatedSettings, FederationPlan, train_federated, train_update
 from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._local_training import save_samples
-from codeward.federated.consortium import _commands as commands
+from codeward.federated.consortium import _consortium_texts as commands
 from codeward.federated.consortium import write_consortium
 from codeward.federated.consortium._roster import make_key, private_text, public_line, write_private
 from codeward.training import PRESETS
