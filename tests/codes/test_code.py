@@ -59,6 +59,10 @@ def test_names_are_checked():
         Code(GOOD, users=["a", "b"])
     with pytest.raises(InputError, match="'a' is given twice"):
         Code(GOOD, users=["a", "a", "b"])
+    begin = time.process_time()
+    with pytest.raises(InputError, match="'19998' is given twice"):
+        Code([[1] * 20_000], users=[str(min(user, 19_998)) for user in range(20_000)])
+    assert time.process_time() - begin < 5  # looking each name up among the others took half a minute
 
 
 @pytest.mark.parametrize("user", [-1, 3])

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import yaml
 
 from codeward._errors import InputError
 from codeward.attacks import FRACTION
-from codeward.runs import FRACTIONS, RunConfig, load_config
+from codeward.codes import Code
+from codeward.runs import FRACTIONS, Revocation, RunConfig, load_config, load_revocation
 
 #: Those of federated runs are another kind, tested with them.
 CONFIGS = sorted(
@@ -183,3 +185,43 @@ def test_a_bad_override_is_refused_by_name(override, message):
 def test_a_configuration_cannot_be_changed_afterwards():
     with pytest.raises(ValueError, match="frozen"):
         load_config().seed = 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "users: !!int ''",
+        "users: !!float ''",
+        "users: !!bool x",
+        "users: !!timestamp x",
+        "users: " + ":".join(["1"] * 400) + ".5",
+        "users: " + ":".join(["1"] * 10_000),
+        "users: 0x" + "f" * 6000,
+        "attack: {attackers: [0x" + "f" * 6000 + "]}",
+        '"a\\nb": 1',
+        "a" * 20_000 + ": 1",
+        "users: " + "a" * 20_000,
+        "\n".join(f"k{i}: 1" for i in range(3000)),
+        "users: [" + "[],[]," * 5000 + "1]",
+        "users: [" + "a," * 200_000 + "a]",
+    ],
+    ids=range(14),
+)
+def test_what_fuzzing_found_is_refused_in_one_short_line(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    begin = time.process_time()
+    with pytest.raises(InputError) as caught:
+        load_config(tmp_path / "c.yaml")
+    assert time.process_time() - begin < 5
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 2000 + len(str(tmp_path))
+
+
+def test_a_revocation_of_many_users_is_read_in_time(tmp_path):
+    code = Code([[1] * 20_000] * 2)
+    code.save(tmp_path / "code.json")
+    Revocation(code, (tuple(range(10_000)),)).save(tmp_path)
+    begin = time.process_time()
+    with pytest.raises(InputError, match="was the folder edited"):
+        load_revocation(tmp_path)
+    assert time.process_time() - begin < 5

@@ -315,6 +315,11 @@ def test_evidence_comes_from_the_ledger_and_never_mixes_models(tmp_path):
         assert sum(i.incidents for i in gather_evidence(ledger, examiner, "mine").values()) == int(
             (decoded.attack_probability > 0.99).sum()
         )
+        # What these models cannot have voted is no evidence, whoever wrote it.
+        before = gather_evidence(ledger, examiner, "mine").keys()
+        for wrong in ((0,) * 5, (0,) * 7, (CLASSES,) * 6, (0.5,) * 6, (2**70,) * 6):
+            ledger.record(replace(template, votes=wrong))
+        assert gather_evidence(ledger, examiner, "mine").keys() == before
     expected = examiner.examine(votes, digests)
     assert evidence[3].incidents == int((decoded.targets == 3).sum())
     assert np.array_equal(evidence[3].posterior, expected[3].posterior)

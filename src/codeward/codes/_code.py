@@ -6,6 +6,7 @@ Nothing is ever unpickled.
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -162,7 +163,7 @@ def _check_names(names: Sequence[str] | None, size: int, what: str) -> tuple[str
     if len(kept) != size:
         raise InputError(f"code: {len(kept)} {what} names for {size} {what}s")
     if len(set(kept)) != size:
-        twice = next(name for name in kept if kept.count(name) > 1)
+        twice = Counter(kept).most_common(1)[0][0]
         raise InputError(f"code: {what} name {twice!r} is given twice")
     return kept
 

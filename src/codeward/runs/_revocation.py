@@ -51,7 +51,8 @@ class Revocation:
     @property
     def columns(self) -> tuple[int, ...]:
         """Which column of ``original`` each column of `code` is."""
-        return tuple(user for user in range(self.original.n_users) if user not in self.revoked)
+        gone = {user for step in self.steps for user in step}
+        return tuple(user for user in range(self.original.n_users) if user not in gone)
 
     @property
     def rows(self) -> tuple[int, ...]:

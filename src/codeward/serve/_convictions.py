@@ -342,7 +342,10 @@ def gather_evidence(ledger: Ledger, examiner: Examiner, run: str) -> dict[int, T
     recorded = ledger.threshold(run, examiner.code.digest)
     if recorded is not None and recorded > examiner.threshold:
         examiner = examiner.raise_threshold(recorded)
-    found = ledger.incidents(run=run, code_digest=examiner.code.digest)
+    shape, classes = examiner.code.n_models, range(examiner.n_classes)
+    known = ledger.incidents(run=run, code_digest=examiner.code.digest)
+    # Rows that somebody else wrote may say anything: what these models cannot have voted is no evidence.
+    found = [entry for entry in known if len(entry.votes) == shape and all(vote in classes for vote in entry.votes)]
     if not found:
         return {}
     votes = np.array([incident.votes for incident in found])
