@@ -200,9 +200,9 @@ def test_attacker_sets_are_gathered_by_what_they_hit():
 def test_kernels_leave_out_labels_that_a_trigger_does_not_change(n_models):
     # The seventy models repeat the five, and say 2 against all odds.
     code, success = Code(np.tile(LINE.matrix, (n_models // 5, 1))), 0.8
-    confusion = (
-        draw_confusion(code, 3) if n_models == 5 else np.tile([[[0.6, 0.4, 0.0]], [[0.5, 0.5, 0.0]]], (35, 3, 1))
-    )
+    confusion = draw_confusion(code, 3)
+    if n_models == 70:
+        confusion[:, :, :2], confusion[:, :, 2] = np.random.default_rng(7).dirichlet(np.ones(2), (70, 3)), 0
     decoder = BayesDecoder(code, confusion, success_rate=success, attackers_prior=(0.3, 0.3, 0.4))
     votes = np.array([[0, 1, 2, 2, 1] * (n_models // 5), [1] * n_models])
     base, words, sets = decoder.vote_model_.log_likelihood(votes), decoder.sets_.words, decoder.sets_.best_sets
