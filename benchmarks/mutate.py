@@ -8,8 +8,24 @@ printed; those that change nothing a test could see are listed with the reason i
 ``benchmarks/records/equivalent_mutants.json``.
 
     python -m benchmarks.mutate [--sample 150] [--seed 0] [--only PART] [--match REGEX] [--again FILE] [-o FILE]
+        [--record FILE]
 
-Not changed: defaults of arguments, values of modules and classes, and errors raised.
+Not changed: defaults of arguments, values of modules and classes, and errors raised. Not in any part: the pruned sum
+(``decoding/_pruned*.py``), decoding in batches, the soft decoders and collective certificates.
+
+Measured with seed 0, 150 mutants of each part (``benchmarks/records/mutants.json``); share killed of those that are
+not equivalent. The decoders and breakers are a run of the whole sample and a second one of its survivors, after tests
+were added and equivalent mutants listed:
+
+    =========  =======  =======  ======  ==========  =========  ======
+    part       mutants  sampled  killed  equivalent  surviving  share
+    =========  =======  =======  ======  ==========  =========  ======
+    codes          287      150     137          10          3   97.9%
+    verdicts       301      150     133          17          0    100%
+    posterior      204      150     142           8          0    100%
+    kernels        322      150     137          13          0    100%
+    breakers       383      150     126          24          0    100%
+    =========  =======  =======  ======  ==========  =========  ======
 """
 
 import argparse
