@@ -241,3 +241,10 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path):
         path.write_bytes(b"")
     write_text_atomic(tmp_path / "g", "new")
     assert set(tmp_path.iterdir()) == {alive, elsewhere, other, tmp_path / "g"}
+
+
+def test_names_of_arrays_are_told_in_one_line(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"odd\nname": np.zeros(2)})
+    with pytest.raises(InputError, match="no array named 'votes'") as caught:
+        read_npz(tmp_path / "a.npz", ("votes",))
+    assert "\n" not in str(caught.value)

@@ -279,7 +279,8 @@ class ArrayFile:
     def require(self, name: str) -> ArrayHeader:
         """Return the header of an array that must be there."""
         if name not in self.headers:
-            members = [member.filename.removesuffix(".npy")[:40] for member in self._archive.infolist()[:10]]
+            listed = [member.filename.removesuffix(".npy")[:40] for member in self._archive.infolist()[:10]]
+            members = [member if member.isprintable() else repr(member) for member in listed]
             raise InputError(f"{self.path}: no array named {name!r} (found: {', '.join(members) or 'none'})")
         return self.headers[name]
 
