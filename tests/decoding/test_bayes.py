@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConfusionModel, VoteModel, estimate_confusion
+from codeward.decoding._posterior_kernels import log_gain
 from codeward.decoding._reference import decode_exact
 from codeward.decoding._vote_models import CONFUSION_FLOOR
 
@@ -208,3 +209,9 @@ def test_evidence_of_every_set_is_refused_when_there_are_too_many():
     code = draw_code(rng, 12, 200)
     with pytest.raises(TooLargeError):
         BayesDecoder(code, np.full((12, 2, 2), 0.5)).log_likelihood(np.zeros((1, 12), dtype=int))
+
+
+@pytest.mark.parametrize("base", [-0.5, -699.0, -701.0, -5000.0])
+def test_a_trigger_that_never_works_gains_nothing_however_unlikely_the_vote(base):
+    assert log_gain(base, 0.0) == 0.0
+    assert log_gain(base, 1.0) == pytest.approx(-base)

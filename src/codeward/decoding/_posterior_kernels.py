@@ -68,8 +68,10 @@ def tabulate_groups(
 
 @compiled
 def log_gain(base: float, success_rate: float) -> float:
-    """Return log(S / C + 1 - S) for log C = base."""
-    if base < -700.0 and success_rate > 0.0:
+    """Return log(S / C + 1 - S) for log C = base; 0 for a trigger that never works, however small C is."""
+    if success_rate == 0.0:
+        return 0.0
+    if base < -700.0:
         return float(np.log(success_rate) - base)
     return float(np.log(success_rate * np.exp(-base) + (1.0 - success_rate)))
 
