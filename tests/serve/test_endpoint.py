@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -134,8 +135,10 @@ def test_a_revoked_state_is_served_with_its_own_models_and_code(served_folder, t
     from codeward.runs import foresee_revocation
     from codeward.serve._opening import open_run
 
+    # A copy: revoking leaves a note in the folder, and the other tests serve that one as it is.
+    folder = shutil.copytree(served_folder, tmp_path / "run")
     output = tmp_path / "without"
-    for _ in revoke_users(served_folder, foresee_revocation(served_folder, ["13"]), output):
+    for _ in revoke_users(folder, foresee_revocation(folder, ["13"]), output):
         pass
     left = open_run(output)
     assert left.guard.code.n_users == 15
