@@ -66,9 +66,8 @@ def tune(
 ) -> Tuned:
     """Learn the ratios from simulated attacks, then set the alarm on clean inputs, the label on them and fresh attacks.
 
-    What alarm and label are set on is judged by ratios that never saw the input, one pair for each fold.
-    References of the label: the paper's decoder under attack; on clean inputs the plain vote, for votes alone the
-    paper's decoder again (they cannot match both at once).
+    Alarm and label are set on what ratios say that never saw the input, one pair for each fold. The reference of the
+    label, on clean inputs and on each kind of attack, is the better of plain vote and paper's decoder.
     """
     n_inputs, labels = material.labels.size, material.labels
     check_settings(false_alarm_rate, n_simulated, n_inputs)
