@@ -12,6 +12,7 @@ import pytest
         "import codeward.cli",
         "import codeward.decoding, codeward.certificates",
         "import codeward.report",
+        "from codeward.training import SubModels",
         "from codeward.reproduction import PackedSetting, build_grid_report, check_claims, is_grid",
     ],
 )

@@ -1,15 +1,34 @@
-"""Architectures, the model store, and the training of a code's sub-models. Never learns who attacks."""
+"""Architectures, the model store, and the training of a code's sub-models. Never learns who attacks.
 
-from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
-from codeward.training._batched_inference import BatchedEnsemble
-from codeward.training._ensemble import Ensemble, vote
-from codeward.training._jobs import Weights
-from codeward.training._loop_engine import train_from
-from codeward.training._model_store import ModelStore, model_key
-from codeward.training._plan import BatchStream, ModelPlan, drop_users, plan_batches, plan_models
-from codeward.training._ray_cluster import Cluster
-from codeward.training._train import train_ensemble, train_ensembles
-from codeward.training._training_settings import PRESETS, TrainingSettings
+Names below are imported on first use, so that those who need no network do not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "ARCHITECTURES": "_architectures",
+    "PRESETS": "_training_settings",
+    "BatchStream": "_plan",
+    "BatchedEnsemble": "_batched_inference",
+    "Cluster": "_ray_cluster",
+    "Ensemble": "_ensemble",
+    "ModelPlan": "_plan",
+    "ModelStore": "_model_store",
+    "SubModels": "_sub_models",
+    "TrainingSettings": "_training_settings",
+    "Weights": "_jobs",
+    "build_network": "_architectures",
+    "drop_users": "_plan",
+    "fingerprint": "_architectures",
+    "model_key": "_model_store",
+    "plan_batches": "_plan",
+    "plan_models": "_plan",
+    "train_ensemble": "_train",
+    "train_ensembles": "_train",
+    "train_from": "_loop_engine",
+    "vote": "_ensemble",
+}
 
 __all__ = [
     "ARCHITECTURES",
@@ -20,6 +39,7 @@ __all__ = [
     "Ensemble",
     "ModelPlan",
     "ModelStore",
+    "SubModels",
     "TrainingSettings",
     "Weights",
     "build_network",
@@ -33,3 +53,26 @@ __all__ = [
     "train_from",
     "vote",
 ]
+
+if TYPE_CHECKING:
+    from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
+    from codeward.training._batched_inference import BatchedEnsemble
+    from codeward.training._ensemble import Ensemble, vote
+    from codeward.training._jobs import Weights
+    from codeward.training._loop_engine import train_from
+    from codeward.training._model_store import ModelStore, model_key
+    from codeward.training._plan import BatchStream, ModelPlan, drop_users, plan_batches, plan_models
+    from codeward.training._ray_cluster import Cluster
+    from codeward.training._sub_models import SubModels
+    from codeward.training._train import train_ensemble, train_ensembles
+    from codeward.training._training_settings import PRESETS, TrainingSettings
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"codeward.training.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'codeward.training' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

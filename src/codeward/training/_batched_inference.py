@@ -10,7 +10,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from codeward.training._architectures import build_network
 from codeward.training._engines import count_multiplications, is_compilable
-from codeward.training._ensemble import Ensemble
+from codeward.training._ensemble import Ensemble, vote
 
 #: Multiplications of one image's forward pass up to which compiled layers are faster than torch even for one image,
 #: which they compute as a batch of 16 (docs/training-speed.md).
@@ -58,6 +58,10 @@ class BatchedEnsemble:
             self._forward: Callable[[Tensor], Tensor] = CompiledForward(networks, self.shape)
         else:
             self._forward = _stack_modules(networks)
+
+    def votes(self, images: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return each model's label for each image, shape (N, m); see `vote` for ties."""
+        return vote(self.scores(images))
 
     def scores(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return log-probabilities, shape (N, m, c), of images on the 0..1 scale, shape (N, C, H, W)."""
