@@ -1,5 +1,6 @@
-"""Who holds which training images: IID, Dirichlet over classes, or real user ids; the halves of the test set."""
+"""Who holds which training samples: IID, Dirichlet, real user ids, a hash of the sample; halves of the test set."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -89,6 +90,70 @@ def split_groups(groups: NDArray[Any]) -> Split:
         raise InputError(f"groups: expected one id a sample, got shape {groups.shape}")
     _, inverse = np.unique(groups, return_inverse=True)
     return [np.flatnonzero(inverse == user) for user in range(int(inverse.max()) + 1)]
+
+
+def hash_parts(
+    inputs: NDArray[Any] | Sequence[str], n_parts: int, key: bytes | str, labels: NDArray[np.int64] | None = None
+) -> Split:
+    """Deal samples to parts by a keyed hash of their own content, so that a sample is a user's whole power.
+
+    The part is the BLAKE2b digest of the input under ``key``, modulo ``n_parts``. Label, position and the other samples
+    have no say in it, and the order inside a part is canonical (by digest, then label). So one inserted sample, one
+    removed sample or one new label changes one part, and one changed input two; the other parts stay as they are, to
+    the byte (Proposition 30 of docs/theory.md). Equal inputs land in the same part. The guarantee needs
+    no secret; a secret key keeps an attacker from choosing which part a sample hits.
+
+    Parameters
+    ----------
+    inputs : ndarray of shape (N, ...), or sequence of str
+        Numbers, compared byte by byte, or texts.
+    n_parts : int
+        A part may come out empty.
+    key : bytes or str
+        At most 64 bytes.
+    labels : ndarray of int, shape (N,), optional
+        Orders equal inputs; without them these keep the order in which they came, and only their order is not
+        canonical.
+
+    Returns
+    -------
+    list of ndarray of int64
+        Sample indices in canonical order, one array a part.
+
+    Examples
+    --------
+    >>> letters = ["ann", "bob", "cid", "dan", "eve", "ann"]
+    >>> parts = hash_parts(letters, 2, key="2026")
+    >>> [sorted(letters[i] for i in part) for part in parts]
+    [['ann', 'ann', 'dan'], ['bob', 'cid', 'eve']]
+    """
+    secret = key.encode() if isinstance(key, str) else key
+    if len(secret) > hashlib.blake2b.MAX_KEY_SIZE:
+        raise InputError(f"key: at most {hashlib.blake2b.MAX_KEY_SIZE} bytes, got {len(secret)}")
+    if n_parts < 1:
+        raise InputError(f"cannot deal samples to {n_parts} parts")
+    if labels is not None and np.shape(labels) != (len(inputs),):
+        raise InputError(f"labels: expected one a sample, {len(inputs)}, got shape {np.shape(labels)}")
+    contents: list[bytes] | NDArray[Any]
+    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "biuf":
+        # One byte order everywhere, and what the bytes mean: the same pixels as other numbers are another input.
+        start = f"{inputs.dtype.newbyteorder('<').str} {inputs.shape[1:]}\n".encode()
+        contents = np.ascontiguousarray(inputs, dtype=inputs.dtype.newbyteorder("<"))
+    elif all(isinstance(text, str) for text in inputs):
+        start, contents = b"text\n", [str(text).encode() for text in inputs]
+    else:
+        raise InputError("inputs: expected an array of numbers, one row a sample, or texts")
+    empty = hashlib.blake2b(start, key=secret, digest_size=32)
+    digests = []
+    for content in contents:
+        state = empty.copy()
+        state.update(content)
+        digests.append(state.digest())
+    second = np.zeros(len(digests), dtype=np.int64) if labels is None else labels
+    split: list[list[int]] = [[] for _ in range(n_parts)]
+    for sample in sorted(range(len(digests)), key=lambda sample: (digests[sample], int(second[sample]))):
+        split[int.from_bytes(digests[sample][:8], "little") % n_parts].append(sample)
+    return [np.array(part, dtype=np.int64) for part in split]
 
 
 def halve_test(labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
