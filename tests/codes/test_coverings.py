@@ -8,15 +8,10 @@ import pytest
 
 from codeward.codes import _coverings
 from codeward.codes._coverings import (
-    cyclic_actions,
-    drop_redundant,
     fit_multiplicities,
     product_covering,
     product_size,
-    quadratic_residues,
-    set_orbits,
     spread_columns,
-    unfold,
 )
 from codeward.codes._geometry import (
     affine_hyperplanes,
@@ -28,7 +23,8 @@ from codeward.codes._geometry import (
     split_prime_power,
 )
 from codeward.codes._guarantees import Request, covering_bound
-from codeward.codes._incumbent import trim
+from codeward.codes._incumbent import drop_redundant, trim
+from codeward.codes._orbits import cyclic_actions, quadratic_residues, set_orbits, unfold
 
 
 def covers_slowly(blocks: np.ndarray, strength: int, fold: int = 1) -> bool:

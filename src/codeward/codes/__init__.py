@@ -7,18 +7,26 @@ from codeward.codes._constructions import (
     bit_code,
     duplicated_code,
     kautz_singleton_code,
+    list_named_codes,
     minimal_code,
     minimal_correcting_code,
+    named_code,
     partition_code,
     random_separable_code,
     shifted_hash_code,
     stack_codes,
 )
 from codeward.codes._designer import Design, design
-from codeward.codes._drawing import TradeOff, compare_models, plot_code, plot_trade_off, sketch_code
 from codeward.codes._guarantees import covering_bound, models_lower_bound
-from codeward.codes._inspection import Inspection, inspect
-from codeward.codes._named import list_named_codes, named_code
+from codeward.codes._inspection import (
+    Inspection,
+    TradeOff,
+    compare_models,
+    inspect,
+    plot_code,
+    plot_trade_off,
+    sketch_code,
+)
 from codeward.codes._patterns import (
     PatternTable,
     count_attacker_sets,

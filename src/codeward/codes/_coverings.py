@@ -1,20 +1,11 @@
-"""Dynamic-programming (product) coverings.
+"""Coverings by construction and what a smaller code gives for many users, offered to an incumbent.
 
-After Gordon, Kuperberg and Patashnik ("New constructions for covering designs", 1995): split the points in two, and for
-every way a t-set can fall on the parts take a product of coverings.
-
-Coverings with a prescribed group: cyclic orbits of base blocks, on one or several copies and with fixed points.
-
-A cyclic group Z_g moves n = g c + f points as c copies of itself and f fixed points. Whole orbits of blocks cover whole
-orbits of k-sets, so the search has g times fewer blocks to place. Difference sets (quadratic residues, Singer's) are
-the case of one base block and c = 1.
-
-Give several users one column of a smaller code (the paper's column duplication, with free multiplicities).
-
-Exact covering numbers of small cases, by an integer program: one variable a block, one constraint a k-set.
+Products (dynamic programming) after Gordon, Kuperberg and Patashnik ("New constructions for covering designs", 1995):
+split the points in two, and for every way a t-set can fall on the parts take a product of coverings. Multiplicities
+give several users one column of a smaller code (the paper's column duplication, freed). Small cases have an integer
+program: one variable a block, one constraint a k-set.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 from math import comb
@@ -23,8 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
-from codeward.codes._annealing import binomials, rank_sets
-from codeward.codes._guarantees import Request
+from codeward.codes._constructions import duplicated_code
+from codeward.codes._geometry import covers, geometric_coverings, split_prime_power
+from codeward.codes._guarantees import Request, bound_models, covering_bound
+from codeward.codes._incumbent import (
+    Incumbent,
+    covers_cost,
+    drop_redundant,
+    family_cost,
+    fitting_cost,
+    thinning_cost,
+)
+from codeward.codes._orbits import quadratic_residues
+from codeward.codes._search import OrbitRounds, anneal_coverings, anneal_directly, anneal_orbits
 
 #: The recursion visits every smaller size; past this many points it takes longer than a search is worth.
 MAX_PRODUCT_POINTS = 28
@@ -83,73 +85,6 @@ def product_covering(n_points: int, block_size: int, strength: int) -> NDArray[n
         right = product_covering(n_points - first, block_size - size, strength - s)
         parts.append(np.hstack([np.repeat(left, len(right), axis=0), np.tile(right, (len(left), 1))]))
     return np.vstack(parts)
-
-
-def cyclic_actions(n_points: int, max_fixed: int = 2) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield (name, shifts): the elements of Z_g as permutations, shape (g, n), largest group first."""
-    for order in range(n_points, 1, -1):
-        fixed = n_points % order
-        copies = n_points // order
-        if fixed > max_fixed:
-            continue
-        name = f"Z{order}" + (f" on {copies} copies" if copies > 1 else "") + (f" + {fixed} fixed" if fixed else "")
-        points = np.arange(n_points)
-        moving = points < copies * order
-        steps = np.arange(order)[:, None]
-        shifted = points // order * order + (points % order + steps) % order
-        yield name, np.where(moving, shifted, points)
-
-
-def quadratic_residues(prime: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield the translates of the nonzero squares modulo a prime, of the non-squares, and of both with 0.
-
-    For p = 3 mod 4 they are difference sets (Paley): p blocks in which every pair lies equally often.
-    """
-    squares = np.zeros(prime, dtype=bool)
-    squares[[x * x % prime for x in range(1, prime)]] = True
-    zero = np.arange(prime) == 0
-    shifts = (np.arange(prime)[None, :] - np.arange(prime)[:, None]) % prime
-    for name, base in (("squares", squares), ("non-squares", ~squares & ~zero)):
-        yield f"{name} mod {prime}, translated", base[shifts]
-        yield f"{name} and 0 mod {prime}, translated", (base | zero)[shifts]
-
-
-def set_orbits(shifts: NDArray[np.int64], strength: int) -> NDArray[np.int32]:
-    """Find the orbit of every k-set under a cyclic group, as a number at the set's colexicographic rank."""
-    n_points = shifts.shape[1]
-    choose = binomials(n_points, strength)
-    sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
-    least = np.full(len(sets), len(sets), dtype=np.int64)
-    own = rank_sets(sets, choose)
-    for shift in shifts:
-        # The orbit is named by its least rank.
-        np.minimum(least, rank_sets(np.sort(shift[sets], axis=1), choose), out=least)
-    names = np.empty(len(sets), dtype=np.int32)
-    names[own] = np.unique(least, return_inverse=True)[1].astype(np.int32)
-    return names
-
-
-def unfold(base_blocks: NDArray[np.bool_], shifts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """All distinct images of the base blocks, in order of first appearance."""
-    images = base_blocks[:, shifts].reshape(-1, base_blocks.shape[1])
-    _, first = np.unique(images, axis=0, return_index=True)
-    return images[np.sort(first)]
-
-
-def drop_redundant(blocks: NDArray[np.bool_], strength: int, fold: int, limit: int = 2_000_000) -> NDArray[np.bool_]:
-    """Leave out blocks whose k-sets all lie in enough others, smallest first."""
-    n_points = blocks.shape[1]
-    if comb(n_points, strength) * len(blocks) > limit:
-        return blocks
-    sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
-    inside: NDArray[np.bool_] = np.asarray(blocks[:, sets].all(axis=2))
-    counts = inside.sum(axis=0)
-    kept = np.ones(len(blocks), dtype=bool)
-    for i in np.argsort(blocks.sum(axis=1), kind="stable"):
-        if (counts[inside[i]] > fold).all():
-            counts -= inside[i]
-            kept[i] = False
-    return blocks[kept]
 
 
 #: Annealing runs from different starts, for all but large families.
@@ -324,3 +259,123 @@ def _solve_highs(
     bound = solved.mip_dual_bound
     lower = 1 if bound is None or not np.isfinite(bound) else int(np.ceil(bound - 1e-6))
     return (None if solved.x is None else np.round(solved.x).astype(np.int64)), lower
+
+
+#: Codes with more models than this are not built.
+MAX_MODELS = 20_000
+#: Points of the smaller codes that are searched for and then blown up.
+MAX_BASE_POINTS = 26
+#: Families with more points than this are left out: their blocks outnumber any budget of models.
+MAX_FAMILY_POINTS = 1_500
+#: Sets of residues whose cover is checked one by one.
+MAX_CHECKED_SETS = 20_000
+#: Work on a smaller code from which prescribed groups are tried: each takes a few million units.
+LARGE_SHARE = 20e6
+
+
+def offer_paper(best: Incumbent, max_models: int) -> None:
+    """Offer the paper's code (column duplication, repaired): the first code of every search, so none is worse.
+
+    It is left out when it has more than ``max_models`` models.
+    """
+    request = best.request
+    n, k, r = request.n_users, request.strength, request.row_weight
+    copies = [p for p in range(1, n // (k + 1) + 1) if p * (k - (-r // p)) <= n]
+    if min(comb(k - (-r // p), k) for p in copies) * request.margin > max_models:
+        return
+    correct = request.guarantee in ("correct", "track")
+    code = duplicated_code(request.n_users, request.strength, request.row_weight, correct)
+    # Repeating every row d times multiplies each margin by d.
+    rows = np.repeat(code.matrix, request.margin, axis=0)
+    named = code.construction + (f", rows repeated {request.margin} times" if request.margin > 1 else "")
+    best.offer_code(rows, named)
+    best.offer_covering(~rows[~rows.all(axis=1)], named)
+
+
+def offer_families(best: Incumbent) -> None:
+    """Offer every geometric and residue covering, its points blown up or left out to fit n users and n - r zeros."""
+    request = best.request
+    if request.margin > 1 and request.guarantee == "track":
+        return
+    limit = min(best.size, best.cover_size + 1) // request.margin
+    n, b, k = request.n_users, request.block_size, request.strength
+    for name, blocks in geometric_coverings(k, min(MAX_FAMILY_POINTS, 10 * n), limit):
+        best.work -= family_cost(*blocks.shape)
+        if best.finished:
+            return
+        _offer_blown(best, name, blocks)
+    for prime in range(5, min(limit, MAX_FAMILY_POINTS)):
+        split = split_prime_power(prime)
+        if split is None or split[1] > 1 or comb(prime, k) > MAX_CHECKED_SETS:
+            continue
+        for name, blocks in quadratic_residues(prime):
+            size = int(blocks[0].sum())
+            # As many users in a block as fit on average, and as many k-sets as there are to cover.
+            if size * n > prime * b or prime * comb(size, k) < comb(prime, k) or best.finished:
+                continue
+            best.work -= covers_cost(prime, k)
+            if covers(blocks, k):
+                _offer_blown(best, name, blocks)
+    if n <= MAX_PRODUCT_POINTS and product_size(n, b, k) * request.margin < best.size:
+        rows = np.repeat(product_covering(n, b, k), request.margin, axis=0)
+        best.work -= family_cost(len(rows), n) + thinning_cost(len(rows), n, k)
+        best.offer_covering(drop_redundant(rows, k, request.margin), "product covering (dynamic programming)")
+
+
+def _offer_blown(best: Incumbent, name: str, blocks: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> None:
+    request = best.request
+    if best.finished or len(blocks) * request.margin >= min(best.size, best.cover_size + 1):
+        return
+    shares, moves = fit_multiplicities(blocks, request.n_users, request.block_size, best.rng)
+    best.work -= fitting_cost(moves, len(blocks))
+    if shares is None:
+        return
+    rows = np.repeat(spread_columns(blocks, shares), request.margin, axis=0)
+    plain = blocks.shape[1] == request.n_users and int(shares.max()) == 1
+    best.work -= thinning_cost(len(rows), request.n_users, request.strength)
+    fitted = "" if plain else f", fitted to {request.n_users} users"
+    best.offer_covering(drop_redundant(rows, request.strength, request.margin), name + fitted)
+
+
+def offer_blown_codes(best: Incumbent, work: float, max_points: int = MAX_BASE_POINTS) -> None:
+    """Search codes on fewer points and let several users share a point; the way to codes for many users.
+
+    A code on v points whose rows have at most floor((n - r) v / n) zeros is blown up to n users; it keeps its guarantee
+    (tracking apart) since k users fall on at most k points.
+    """
+    request = best.request
+    if request.guarantee == "track":
+        return
+    n, b, t = request.n_users, request.block_size, request.strength
+    sizes = []
+    for v in range(t + 1, min(max_points, n - 1) + 1):
+        zeros = min(b * v // n, v - 1)
+        if zeros >= t:
+            sizes.append((covering_bound(v, zeros, t, request.margin), v, zeros))
+    sizes.sort()
+    stop = best.work - work
+    for turn in range(3):
+        share = work / 6 / max(len(sizes), 1) * 2**turn
+        for bound, v, zeros in sizes:
+            if best.finished or best.work <= stop:
+                return
+            if bound < best.size:
+                _blow_up(best, Request(v, request.n_attackers, v - zeros, request.guarantee, request.margin), share)
+
+
+def _blow_up(best: Incumbent, small: Request, share: float) -> None:
+    part = Incumbent(small, bound_models(small), best.deadline, best.rng, work=share)
+    offer_paper(part, min(best.size, MAX_MODELS))
+    if share >= LARGE_SHARE:
+        OrbitRounds(part).run(share * 0.4)
+    anneal_coverings(part, share * 0.6)
+    anneal_orbits(part, share * 0.2)
+    anneal_directly(part, share * 0.2)
+    best.absorb(part, share)
+    if part.matrix is None or part.size >= best.size:
+        return
+    shares, moves = fit_multiplicities(~part.matrix, best.request.n_users, best.request.block_size, best.rng)
+    best.work -= fitting_cost(moves, part.size)
+    if shares is not None:
+        named = f"{part.construction} on {small.n_users} points, {best.request.n_users} users on them"
+        best.offer_code(spread_columns(part.matrix, shares), named)

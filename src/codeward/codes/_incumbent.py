@@ -255,3 +255,19 @@ def trim(blocks: NDArray[np.bool_], strength: int, fold: int, rng: np.random.Gen
             inside[i, lost] = False
             trimmed[i, point] = False
     return trimmed
+
+
+def drop_redundant(blocks: NDArray[np.bool_], strength: int, fold: int, limit: int = 2_000_000) -> NDArray[np.bool_]:
+    """Leave out blocks whose k-sets all lie in enough others, smallest first."""
+    n_points = blocks.shape[1]
+    if comb(n_points, strength) * len(blocks) > limit:
+        return blocks
+    sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
+    inside: NDArray[np.bool_] = np.asarray(blocks[:, sets].all(axis=2))
+    counts = inside.sum(axis=0)
+    kept = np.ones(len(blocks), dtype=bool)
+    for i in np.argsort(blocks.sum(axis=1), kind="stable"):
+        if (counts[inside[i]] > fold).all():
+            counts -= inside[i]
+            kept[i] = False
+    return blocks[kept]

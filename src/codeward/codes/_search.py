@@ -16,23 +16,26 @@ from codeward.codes._annealing import (
     start_blocks,
     start_pairs,
 )
-from codeward.codes._coverings import (
-    cyclic_actions,
-    drop_redundant,
-    set_orbits,
-    unfold,
-)
 from codeward.codes._geometry import point_groups
 from codeward.codes._guarantees import Request
 from codeward.codes._incumbent import (
     Incumbent,
     check_cost,
+    drop_redundant,
     orbit_cost,
     pairing_cost,
     start_cost,
     thinning_cost,
 )
-from codeward.codes._orbits import OrbitSearch, fits_orbits, orbit_matrix, orbit_matrix_cost
+from codeward.codes._orbits import (
+    OrbitSearch,
+    cyclic_actions,
+    fits_orbits,
+    orbit_matrix,
+    orbit_matrix_cost,
+    set_orbits,
+    unfold,
+)
 from codeward.codes._patterns import count_attacker_sets
 
 #: Moves of the first, shortest annealing; lengths double after every few failures.

@@ -18,8 +18,16 @@ import numpy as np
 
 from codeward._errors import TooLargeError, UnmetError
 from codeward.codes._annealing import anneal_blocks, anneal_pairs, start_blocks, start_pairs
-from codeward.codes._coverings import fit_multiplicities, fits_exact, solve_covering, spread_columns
-from codeward.codes._families import MAX_MODELS, offer_blown_codes, offer_families, offer_paper
+from codeward.codes._coverings import (
+    MAX_MODELS,
+    fit_multiplicities,
+    fits_exact,
+    offer_blown_codes,
+    offer_families,
+    offer_paper,
+    solve_covering,
+    spread_columns,
+)
 from codeward.codes._guarantees import Request, bound_models, tracks_groups
 from codeward.codes._incumbent import MAX_CHECK, MAX_VERIFIED, SOLVER_COST, WORK_PER_SECOND, Incumbent, check_cost
 from codeward.codes._orbits import OrbitSearch, orbit_matrix
