@@ -223,7 +223,8 @@ def _run_app(
                         counted = f"{len(report['counted'])} of {plan.code.n_users} users counted"
                         bar.advance(1, f"rounds, {counted}, {len(report['refusals'])} refusals")
                         _repeat_refusals(report, plan)
-                if ended:
+                # The results are on disk before Flower has closed its stream, which takes it some seconds.
+                if ended or all(server.finished for server in waiting):
                     break
                 time.sleep(0.2)
         finally:
