@@ -1,6 +1,7 @@
-"""Saving pictures: the same figure gives the same bytes, written atomically."""
+"""Figures: shares as text by one rule, pictures as files with the same bytes for the same figure."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = ("svg", "png", "pdf")
+
+
+def show_percent(share: float) -> str:
+    """Write a share in 0..1 with one decimal, the only rule for percentages in the package.
+
+    What is neither nothing nor everything is never written as 0.0% or 100.0%; nan (a share of nothing) is a dash.
+
+    Examples
+    --------
+    >>> [show_percent(share) for share in (0, 0.0004, 0.875, 0.9996, 1)]
+    ['0.0%', '<0.1%', '87.5%', '>99.9%', '100.0%']
+    """
+    if share != share:
+        return "-"
+    if 0 < share < 0.0005:
+        return "<0.1%"
+    return ">99.9%" if 0.9995 <= share < 1 else f"{100 * share:.1f}%"
+
+
+def show_count(figure: Mapping[str, int]) -> str:
+    """Write a share that is kept as count and denominator (``codeward.runs.share``), with both.
+
+    Examples
+    --------
+    >>> show_count({"count": 7, "of": 8}), show_count({"count": 0, "of": 0})
+    ('87.5% (7 of 8)', '- (0 of 0)')
+    """
+    value = figure["count"] / figure["of"] if figure["of"] else float("nan")
+    return f"{show_percent(value)} ({figure['count']:,} of {figure['of']:,})"
 
 
 def check_plot_path(path: str | os.PathLike[str]) -> str:

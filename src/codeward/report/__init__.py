@@ -4,6 +4,7 @@ Nothing here trains or imports torch.
 """
 
 from codeward.report._accuracy_plot import accuracy_points, plot_accuracy
+from codeward.report._card_page import build_card, write_card
 from codeward.report._chart_builder import (
     ATTACKER_STYLES,
     Line,
@@ -48,6 +49,7 @@ __all__ = [
     "accuracy_points",
     "adopt_svg",
     "auc_cell",
+    "build_card",
     "build_report",
     "count_attackers",
     "count_repeats",
@@ -62,6 +64,7 @@ __all__ = [
     "shaded_cell",
     "share_cell",
     "sum_up_shares",
+    "write_card",
     "write_page",
     "write_report",
 ]

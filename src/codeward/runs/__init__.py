@@ -33,6 +33,8 @@ _HOME = {
     "FRACTION": "_config",
     "FRACTIONS": "_config",
     "AttackSection": "_config",
+    "Card": "_certificate_card",
+    "CardCurve": "_certificate_card",
     "Cell": "_cell",
     "CodeSection": "_config",
     "DecoderSection": "_config",
@@ -44,6 +46,7 @@ _HOME = {
     "RunFolder": "_run_folder",
     "SimulatedAttack": "_records",
     "SplitSection": "_config",
+    "StatedGuarantee": "_stated_guarantees",
     "TrainingSection": "_config",
     "describe_machine": "_records",
     "find_cell": "_listing",
@@ -55,11 +58,15 @@ _HOME = {
     "load_record": "_records",
     "load_records": "_records",
     "load_revocation": "_revocation",
+    "make_card": "_certificate_card",
     "name_triggered": "_run_folder",
+    "observe": "_run_decoder",
     "parse_yaml": "_config",
     "rate": "_records",
     "save_record": "_records",
     "share": "_records",
+    "state_guarantees": "_stated_guarantees",
+    "sum_up_guarantees": "_stated_guarantees",
 }
 
 __all__ = [
@@ -67,6 +74,8 @@ __all__ = [
     "FRACTION",
     "FRACTIONS",
     "AttackSection",
+    "Card",
+    "CardCurve",
     "Cell",
     "CodeSection",
     "DecoderSection",
@@ -78,6 +87,7 @@ __all__ = [
     "RunFolder",
     "SimulatedAttack",
     "SplitSection",
+    "StatedGuarantee",
     "TrainingSection",
     "describe_machine",
     "find_cell",
@@ -89,15 +99,20 @@ __all__ = [
     "load_record",
     "load_records",
     "load_revocation",
+    "make_card",
     "name_triggered",
+    "observe",
     "parse_yaml",
     "rate",
     "save_record",
     "share",
+    "state_guarantees",
+    "sum_up_guarantees",
 ]
 
 if TYPE_CHECKING:
     from codeward.runs._cell import Cell
+    from codeward.runs._certificate_card import Card, CardCurve, make_card
     from codeward.runs._config import (
         FRACTION,
         FRACTIONS,
@@ -123,7 +138,9 @@ if TYPE_CHECKING:
         share,
     )
     from codeward.runs._revocation import Outlook, Revocation, foresee_revocation, load_revocation
+    from codeward.runs._run_decoder import observe
     from codeward.runs._run_folder import RunFolder, find_code, name_triggered
+    from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees, sum_up_guarantees
 
 
 def __getattr__(name: str) -> Any:

@@ -27,6 +27,7 @@ from codeward.decoding import (
     save_votes,
 )
 from codeward.runs._config import DecoderSection, RunConfig
+from codeward.runs._federated_config import FederatedConfig
 from codeward.runs._records import SimulatedAttack, check_keys, load_record, save_record
 from codeward.runs._run_folder import RunFolder, name_cell, name_triggered
 
@@ -146,6 +147,8 @@ class Cell:
     @property
     def threat(self) -> "Threat":
         """What users could do to a model they reach: anything where they sent updates."""
+        if not self.has_record:
+            return "arbitrary" if isinstance(self.folder.config, FederatedConfig) else "deterministic"
         return "arbitrary" if self.record.get("federated") is not None else "deterministic"
 
     @property

@@ -48,6 +48,11 @@ class RunFolder:
         return self.path / "code.json"
 
     @property
+    def card_file(self) -> Path:
+        """The certificate card; ``card.html`` beside it is the same as a page."""
+        return self.path / "card.json"
+
+    @property
     def revocation_file(self) -> Path:
         """Who was revoked; absent where nobody was."""
         return self.path / "revocation.json"

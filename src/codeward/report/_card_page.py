@@ -1,0 +1,65 @@
+"""The certificate card as a page: `codeward.runs.Card` in HTML."""
+
+import os
+
+from codeward._figures import show_count
+from codeward._files import write_text_atomic
+from codeward.report._page import write_page
+from codeward.report._table_builder import Table, TableEntry, share_cell
+from codeward.runs import Card
+
+
+def build_card(card: Card) -> str:
+    """Return a certificate card as one HTML page, of the same look as reports.
+
+    Guarantees: the page needs nothing outside itself and runs no script; text is escaped; same card, same bytes.
+
+    Examples
+    --------
+    >>> page = build_card(Card("<clinics>", {"users": "9"}, {"count": 9, "of": 10}))
+    >>> "&lt;clinics&gt;" in page, "90.0%" in page
+    (True, True)
+    """
+    tiles = [("right labels, clean test inputs", *show_count(card.accuracy).rstrip(")").split(" (", 1))]
+    if card.false_alarms is not None:
+        tiles.append(("false alarms, the same inputs", *show_count(card.false_alarms).rstrip(")").split(" (", 1)))
+    return write_page(
+        "card.html",
+        title=card.title,
+        footer="Made by codeward; card.json beside this page says the same to programs.",
+        card=card,
+        tiles_of=tiles,
+        certified=_tabulate_curves(card),
+    )
+
+
+def write_card(card: Card, path: str | os.PathLike[str]) -> None:
+    """Write a card as an HTML file, atomically.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_card(Card("clinics", {}, {"count": 9, "of": 10}), Path(folder, "card.html"))
+    ...     Path(folder, "card.html").read_text()[:15]
+    '<!doctype html>'
+    """
+    write_text_atomic(path, build_card(card))
+
+
+def _tabulate_curves(card: Card) -> Table | None:
+    if not card.certified:
+        return None
+    top = max(len(curve.shares) for curve in card.certified)
+    rows = tuple(
+        (
+            TableEntry(f"{curve.decoder}, {curve.threat}"),
+            *(share_cell([dict(found)]) for found in curve.shares),
+            *[TableEntry("")] * (top - len(curve.shares)),
+        )
+        for curve in card.certified
+    )
+    note = "Share of clean test inputs whose right label no k users can change. At k = 0: right at all."
+    heads = ("decoder, threat model", *(f"k = {k}" for k in range(top)))
+    return Table("card-certified", "Certified accuracy", note, "", heads, (("", rows),))

@@ -1,0 +1,113 @@
+import json
+
+import numpy as np
+import pytest
+
+from codeward._errors import InputError
+from codeward._figures import show_percent
+from codeward.certificates import certified_accuracy, certify, certify_agreement
+from codeward.codes import Code, inspect, named_code
+from codeward.decoding import VoteSet
+from codeward.report import build_card
+from codeward.runs import (
+    Card,
+    Cell,
+    RunConfig,
+    RunFolder,
+    describe_machine,
+    make_card,
+    state_guarantees,
+    sum_up_guarantees,
+)
+
+ASSUMED = {"encoders": "none", "validation": "the users' own: 60 inputs", "classes": "declared"}
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory):
+    """Models that err now and then."""
+    config = RunConfig(users=12, code={"name": "d"}, attack={"attackers": [0]})
+    place = RunFolder(tmp_path_factory.mktemp("run") / "clinics")
+    code, rng = place.open(config), np.random.default_rng(0)
+
+    def vote(n_inputs):
+        labels = rng.integers(0, 3, n_inputs)
+        wrong = rng.random((n_inputs, code.n_models)) < 0.1
+        return VoteSet(np.where(wrong, (labels[:, None] + 1) % 3, labels[:, None]), labels)
+
+    about = {"classes": 3, "training": {}, "groups": [], **describe_machine("cpu")}
+    return Cell(place, 0, 0).save_votes({"validation": vote(60), "clean": vote(40)}, about)
+
+
+def test_a_card_says_what_decoder_and_certificates_say(cell):
+    card, clean = make_card(cell, ASSUMED, {"data": "ab" * 32}), cell.clean
+    decoded = cell.decoder().decode(clean.votes)
+    assert card.accuracy == {"count": int((decoded.labels == clean.labels).sum()), "of": 40}
+    assert card.false_alarms == {"count": int(decoded.alarms().sum()), "of": 40}
+    curve = certified_accuracy(certify(clean.votes, cell.code, threat="arbitrary"), clean.labels)
+    assert [card.certified[0].at(k) for k in range(len(curve.accuracy))] == pytest.approx(curve.accuracy.tolist())
+    assert card.certified_at(9) == 0
+    assert card.digests["code"] == cell.code.digest
+    assert card.digests["data"] == "ab" * 32
+    assert list(card.assumed) == ["validation", "classes", "encoders"]
+
+
+def test_a_card_survives_its_file(cell, tmp_path):
+    card = make_card(cell, ASSUMED, warnings=["encoders were fitted on all users"], certifiable=False)
+    card.save(tmp_path / "card.json")
+    assert Card.load(tmp_path / "card.json") == card
+    assert card.certified == ()
+    assert card.certified_at(0) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "other"},
+        {"accuracy": {"count": 3, "of": 2}},
+        {"guarantees": [{"threat": "arbitrary"}]},
+        {"certified": [{"decoder": "a", "threat": "b", "attackers": {"1": {"count": 1, "of": 1}}}]},
+        {"title": 3},
+    ],
+)
+def test_what_is_no_card_is_refused_in_one_line(cell, tmp_path, change):
+    content = make_card(cell, ASSUMED).to_json() | change
+    (tmp_path / "card.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"card\.json"):
+        Card.load(tmp_path / "card.json")
+
+
+def test_a_card_fits_a_terminal_and_a_page(cell):
+    card = make_card(cell, ASSUMED | {"backbone": "none " * 40}, title="<clinics>", warnings=["<b>"])
+    assert max(map(len, card.to_text().splitlines())) <= 80
+    page = build_card(card)
+    assert "<clinics>" not in page
+    assert "<b></p>" not in page
+    for said in card.guarantees:
+        assert said.sentence in page
+    assert "40" in page
+    assert "users&#39; own" in page
+
+
+def test_the_guarantee_is_the_code_s_and_the_decoder_s():
+    found = inspect(named_code("c"))
+    said = {(one.threat, one.property): one for one in state_guarantees(found)}
+    assert said["deterministic", "correct"].n_attackers == found.correct == 4
+    assert said["deterministic", "correct"].n_errors == 0  # margin 1 at four attackers
+    assert "up to 4 attackers" in sum_up_guarantees(state_guarantees(found))
+
+    class Stubborn:
+        def predict(self, votes):
+            return np.zeros(len(votes), dtype=np.int64)
+
+    kept = certify_agreement(found.code, Stubborn(), 3, max_attackers=1)
+    assert sum_up_guarantees(state_guarantees(found, kept)).startswith("Nothing is guaranteed")
+
+
+def test_nothing_is_guaranteed_where_one_user_feeds_all():
+    said = state_guarantees(inspect(Code([[1, 1], [1, 0]])))
+    assert all(one.n_attackers == 0 and one.sentence.startswith("Nothing") for one in said)
+
+
+def test_neither_nothing_nor_everything_is_rounded_to_it():
+    assert [show_percent(x) for x in (1e-9, 1 - 1e-9, 0.99949, float("nan"))] == ["<0.1%", ">99.9%", "99.9%", "-"]
