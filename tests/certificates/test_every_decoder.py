@@ -60,7 +60,10 @@ DRAW = {
     "VerdictMemory": lambda code, rng: VerdictMemory(draw_bayes(code, rng)),
 }
 #: Public decoders without a certificate, and why.
-UNCERTIFIED = {"SoftDecoder": "reads scores; what k users can make scores of is not bounded by a vote certificate"}
+UNCERTIFIED = {
+    "SoftDecoder": "reads scores; what k users can make scores of is not bounded by a vote certificate",
+    "RunOffDecoder": "reads scores",
+}
 #: Public decoders whose radius is proved for hit models that say anything.
 ARBITRARY = {"PluralityDecoder", "ConsensusDecoder"}
 
@@ -232,7 +235,7 @@ def test_the_harness_catches_a_certificate_that_tries_only_the_classes_it_has_se
 @pytest.mark.parametrize("name", UNCERTIFIED)
 def test_decoders_of_scores_are_refused(name):
     code = Code([[1, 0], [0, 1]])
-    decoder = getattr(codeward.decoding.soft, name)(code)
+    decoder = (getattr(codeward.decoding, name, None) or getattr(codeward.decoding.soft, name))(code)
     assert decoder.needs == "scores"
     with pytest.raises(InputError, match="scores"):
         certify([[0, 0]], code, threat="deterministic", decoder=decoder, n_classes=2)

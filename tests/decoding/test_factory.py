@@ -39,9 +39,9 @@ def clean():
 )
 def test_every_decoder_keeps_the_protocol(name, clean):
     decoder = make_decoder(name, CODE, clean, Assumptions.uniform(1, n_attackers=1))
-    assert decoder.needs == ("scores" if name == "soft" else "votes")
+    assert decoder.needs == ("scores" if name in ("soft", "runoff") else "votes")
     assert decoder.n_classes == 3
-    observed = clean.scores if name == "soft" else clean.votes
+    observed = clean.scores if decoder.needs == "scores" else clean.votes
     found = decoder.decode(observed)
     assert isinstance(found, Decoded)
     assert len(found) == 150

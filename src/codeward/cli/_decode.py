@@ -23,8 +23,8 @@ def decode(
     code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
     decoder: str = typer.Option(
         "bayes",
-        help="bayes, groups (two independent groups), plurality, consensus, soft (class scores) or discounted (soft "
-        "without scores).",
+        help="bayes, groups (two independent groups), plurality, consensus, soft (class scores), discounted (soft "
+        "without scores) or runoff (class scores: the two classes with most votes, then a vote between them).",
     ),
     validation: Path | None = typer.Option(
         None, help="Vote file of clean labelled inputs: confusion matrices (bayes) or the fit (soft) come from it."
@@ -90,7 +90,9 @@ def decode(
         check_digest(VoteReader(validation), the_code, code, force)
     if reader.n_inputs == 0:
         raise InputError(f"{votes}: no inputs")
-    n_classes = find_classes(reader, classes)
+    if decoder == "runoff" and not reader.has_scores:
+        raise InputError(f"{votes}: no scores; --decoder runoff reads class scores (N x m x c), plurality votes alone")
+    n_classes = reader.n_score_classes if decoder == "runoff" else find_classes(reader, classes)
 
     # 1. The decoder, and where its noise model comes from.
     from codeward.decoding import Assumptions, make_decoder
@@ -145,8 +147,10 @@ def _find_threshold(reader: "VoteReader", decoder: "Decoder", rate: float) -> fl
     if not 0 <= rate <= 1:
         raise InputError(f"--false-alarm-rate must be in 0..1, got {rate}")
     seen, start = [], 0
-    for part in reader.chunks(CHUNK):
-        seen.append(decoder.decode(part.votes[start % 2 :: 2]).attack_probability)
+    for part in reader.chunks(CHUNK, with_scores=decoder.needs == "scores"):
+        observed = part.votes if decoder.needs == "votes" else part.scores
+        assert observed is not None
+        seen.append(decoder.decode(observed[start % 2 :: 2]).attack_probability)
         start += part.votes.shape[0]
     return alarm_threshold(np.concatenate(seen), rate)
 

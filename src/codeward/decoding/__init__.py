@@ -16,6 +16,7 @@ from codeward.decoding._decoded import (
     tracking_score,
 )
 from codeward.decoding._factory import DECODERS, make_decoder
+from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
 from codeward.decoding._vote_files import VoteReader, VoteSet, load_scores, load_votes, save_scores, save_votes
@@ -41,12 +42,15 @@ __all__ = [
     "PluralityDecoder",
     "Pooled",
     "RocCurve",
+    "RunOffCounts",
+    "RunOffDecoder",
     "TwoGroupDecoder",
     "VerdictMemory",
     "VoteModel",
     "VoteReader",
     "VoteSet",
     "alarm_threshold",
+    "check_scores",
     "check_votes",
     "count_confusion",
     "decode_batch",

@@ -10,13 +10,14 @@ from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS, Assumptions
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoder
+from codeward.decoding._runoff import RunOffDecoder
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
 from codeward.decoding._vote_files import VoteSet
 from codeward.decoding._vote_models import VoteModel, estimate_confusion
 
 #: The names that `make_decoder` knows.
-DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft")
+DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft", "runoff")
 
 
 def make_decoder(
@@ -30,13 +31,14 @@ def make_decoder(
 
     Parameters
     ----------
-    name : {"plurality", "consensus", "bayes", "groups", "discounted", "soft"}
+    name : {"plurality", "consensus", "bayes", "groups", "discounted", "soft", "runoff"}
         `PluralityDecoder`, `ConsensusDecoder`, `BayesDecoder`, `TwoGroupDecoder`, and the two that are fitted:
-        `codeward.decoding.soft.DiscountedDecoder` on votes, `codeward.decoding.soft.SoftDecoder` on class scores.
+        `codeward.decoding.soft.DiscountedDecoder` on votes, `codeward.decoding.soft.SoftDecoder` on class scores;
+        `RunOffDecoder` on class scores.
     code : Code
     noise : array_like of shape (m, c, c), VoteModel, or VoteSet, optional
         How models err that nobody attacks: confusion matrices, another vote model, or labelled clean inputs to estimate
-        or fit it on. Plurality and consensus need none; discounted and soft need inputs (for soft, with scores).
+        or fit it on. Plurality, consensus and run-off need none; discounted and soft need inputs (soft: with scores).
     assumptions : Assumptions
     n_classes : int, optional
         Number of classes c where ``noise`` does not say it.
@@ -57,6 +59,8 @@ def make_decoder(
     classes = _count_classes(noise, n_classes)
     if name == "plurality":
         return PluralityDecoder(code, classes)
+    if name == "runoff":
+        return RunOffDecoder(code, classes)
     if name == "consensus":
         if assumptions.n_attackers is None:
             raise InputError("the consensus decoder needs the number of attackers it is to tolerate (n_attackers)")
