@@ -167,3 +167,34 @@ def test_votes_that_do_not_fit_the_code_get_one_line_and_exit_2(files, tmp_path,
 def test_help_teaches_with_an_example(capsys):
     assert main(["certify", "--help"]) == 0
     assert "Example" in capsys.readouterr().out
+
+
+def test_a_floor_is_held_or_one_line_and_status_1(files, capsys):
+    folder, code, votes, labels = files
+    found = certify(votes, code)
+    share = float(((found.labels == labels) & (found.radius >= 1)).mean())
+    ask = ("--threat", "arbitrary", "--json", "-o", folder / "out.jsonl")
+    assert call(files, *ask, "--fail-under", f"k=1:{share - 1e-5:.6f}", "--fail-under", "k=0:0") == 0
+    (folder / "out.jsonl").unlink()
+    capsys.readouterr()
+    assert call(files, *ask, "--fail-under", "k=0:0", "--fail-under", f"k=1:{share + 0.01:.6f}") == 1
+    out = capsys.readouterr()
+    assert (folder / "out.jsonl").exists()  # the work is there to look at
+    assert json.loads(out.out)["certified"]["1"] == pytest.approx(share)
+    assert len(out.err.strip().splitlines()) == 1
+    assert "below the" in out.err
+    # Past every radius nothing is certified.
+    assert call(files, *ask, "--fail-under", "k=99:0.01") == 1
+
+
+@pytest.mark.parametrize("text", ["1:0.8", "k=1", "k=1:80", "k=-1:0.5", "k=1:nan", "k=1:1e-3", "k=one:0.5", ""])
+def test_a_floor_that_says_nothing_is_refused(files, capsys, text):
+    assert call(files, "--threat", "arbitrary", "--fail-under", text) == 2
+    assert "k=1:0.80" in capsys.readouterr().err
+
+
+def test_a_floor_needs_labels(files, capsys):
+    folder, _, votes, _ = files
+    save_votes(folder / "votes.npz", votes)
+    assert call(files, "--threat", "arbitrary", "--fail-under", "k=1:0.5") == 2
+    assert "labels" in capsys.readouterr().err

@@ -4,10 +4,12 @@ from codeward.certificates._agreement import Agreement, certify_agreement, is_ag
 from codeward.certificates._certificates import (
     Certificates,
     CertifiedCurve,
+    Floor,
     Threat,
     Witness,
     certified_accuracy,
     join_certificates,
+    parse_floor,
     plot_certified_accuracy,
 )
 from codeward.certificates._collective import CollectiveCertificate, certify_collective
@@ -19,6 +21,7 @@ __all__ = [
     "Certificates",
     "CertifiedCurve",
     "CollectiveCertificate",
+    "Floor",
     "Threat",
     "Witness",
     "certified_accuracy",
@@ -30,5 +33,6 @@ __all__ = [
     "certify_finite_aggregation",
     "is_agreement_affordable",
     "join_certificates",
+    "parse_floor",
     "plot_certified_accuracy",
 ]

@@ -1,6 +1,7 @@
 """What a certificate says: radii with the attack that breaks each, and certified accuracy against k."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codeward._errors import InputError
+from codeward._errors import InputError, UnmetError
 from codeward._figures import check_plot_path, save_figure
 
 #: The two threat models: hit models all say one target, or each says anything (NOTATION.md).
@@ -150,7 +151,9 @@ class CertifiedCurve:
 
     Examples
     --------
-    See `certified_accuracy`.
+    >>> curve = CertifiedCurve(np.arange(3), np.array([0.9, 0.8, 0.2]), 1000, "arbitrary", "plurality")
+    >>> curve.at(1), curve.at(7)
+    (0.8, 0.0)
     """
 
     attackers: NDArray[np.int64]
@@ -158,6 +161,59 @@ class CertifiedCurve:
     n_inputs: int
     threat: Threat
     decoder: str
+
+    def at(self, n_attackers: int) -> float:
+        """Return the share certified against ``n_attackers`` users; 0 past the end, where nothing is certified."""
+        here = np.flatnonzero(self.attackers == n_attackers)
+        return float(self.accuracy[here[0]]) if here.size else 0.0
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least certified accuracy that is accepted, as ``--fail-under`` says it.
+
+    Attributes
+    ----------
+    n_attackers : int
+        k.
+    accuracy : float
+        Share of all inputs that must be right and certified against k users.
+
+    Examples
+    --------
+    >>> curve = CertifiedCurve(np.arange(2), np.array([0.9, 0.8]), 1000, "arbitrary", "plurality")
+    >>> Floor(1, 0.8).check(curve)
+    >>> Floor(1, 0.85).check(curve)
+    Traceback (most recent call last):
+    ...
+    codeward._errors.UnmetError: certified accuracy at k = 1 is 0.8 of 1,000 inputs, below the 0.85 asked for
+    """
+
+    n_attackers: int
+    accuracy: float
+
+    def check(self, curve: CertifiedCurve) -> None:
+        """Raise `UnmetError` with one line where the curve is below the floor."""
+        found = curve.at(self.n_attackers)
+        if found < self.accuracy:
+            raise UnmetError(
+                f"certified accuracy at k = {self.n_attackers} is {found:.5g} of {curve.n_inputs:,} inputs, below the "
+                f"{self.accuracy:g} asked for"
+            )
+
+
+def parse_floor(text: str) -> Floor:
+    """Read ``"k=1:0.80"``: at least 80% of all inputs right and certified against one user.
+
+    Examples
+    --------
+    >>> parse_floor("k=1:0.80")
+    Floor(n_attackers=1, accuracy=0.8)
+    """
+    found = re.fullmatch(r"\s*k\s*=\s*([0-9]{1,9})\s*:\s*([0-9]*\.?[0-9]+)\s*", text)
+    if found is None or not float(found[2]) <= 1:
+        raise InputError(f"{text!r} is no floor: write k=1:0.80 for 80% certified against 1 user (shares up to 1)")
+    return Floor(int(found[1]), float(found[2]))
 
 
 def certified_accuracy(

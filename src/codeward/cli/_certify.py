@@ -50,6 +50,9 @@ def certify(
     time_limit: float = typer.Option(
         60.0, "--time-limit", help="Seconds for the solver (each k of --collective anew); then sound bounds."
     ),
+    fail_under: list[str] = typer.Option(
+        [], "--fail-under", help="k=1:0.80: exit 1 if less than 80% is right and certified at k = 1; repeatable."
+    ),
     plot: Path = typer.Option(None, "--plot", help="Draw the certified share against k: .png, .svg or .pdf."),
     output: Path = typer.Option(None, "--output", "-o", help="Certificate per input: .jsonl, .csv or .npz."),
     force: bool = typer.Option(False, "--force", help="Certify although the votes are of another code."),
@@ -63,7 +66,7 @@ def certify(
 
     Example: codeward certify votes.npz --code code.csv --threat arbitrary --plot certified.svg -o certified.jsonl
     """
-    from codeward.certificates import plot_certified_accuracy
+    from codeward.certificates import parse_floor, plot_certified_accuracy
     from codeward.cli._certified import Tally, open_certificates, show_summary
     from codeward.cli._decode import check_digest
     from codeward.codes import Code
@@ -88,8 +91,11 @@ def certify(
         raise InputError(f"--time-limit must be 0 or more seconds, got {time_limit}")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"{plot}: a plot ends in .png, .svg or .pdf")
+    floors = [parse_floor(text) for text in fail_under]
     the_code = Code.load(code)
     reader = VoteReader(votes)
+    if floors and not reader.has_labels:
+        raise InputError(f"{votes}: no labels; --fail-under is about certified accuracy, which needs the true labels")
     if reader.n_models != the_code.n_models:
         raise InputError(f"{votes}: {reader.n_models} votes an input, but {code} has {the_code.n_models} models (rows)")
     check_digest(reader, the_code, code, force)
@@ -127,6 +133,8 @@ def certify(
         "error_free": kept,
     }
     show_summary(tally, facts, at_once, what, as_json)
+    for floor in floors:
+        floor.check(tally.curve())
 
 
 def _find_agreement(
