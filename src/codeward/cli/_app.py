@@ -21,7 +21,9 @@ from codeward.cli._serve import serve
 
 #: Which extra brings a package that the core does without.
 _EXTRAS = (
-    dict.fromkeys(("torch", "sklearn", "safetensors", "pydantic", "yaml", "jinja2", "pooch", "platformdirs"), "train")
+    dict.fromkeys(
+        ("torch", "sklearn", "safetensors", "pydantic", "yaml", "jinja2", "pooch", "platformdirs", "skops"), "train"
+    )
     | dict.fromkeys(("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "PIL", "starlette"), "serve")
     | {"matplotlib": "plot", "ortools": "solver", "ray": "ray", "flwr": "flower", "cryptography": "flower"}
 )

@@ -3,7 +3,9 @@
 from codeward.data._catalog import CATALOG, CatalogEntry
 from codeward.data._datasets import DatasetPair, find_data_dir, load_dataset
 from codeward.data._fetch import check_dataset, fetch_dataset
+from codeward.data._image_folder import read_image
 from codeward.data._samples import Overlay, Samples, render
+from codeward.data._schema import Column, Schema
 from codeward.data._splits import (
     halve_test,
     hash_parts,
@@ -12,20 +14,31 @@ from codeward.data._splits import (
     split_groups,
     split_iid,
 )
+from codeward.data._table import Table, read_csv_text, read_records
+from codeward.data._user_data import UserData
+from codeward.data._user_sources import load_user_data
 
 __all__ = [
     "CATALOG",
     "CatalogEntry",
+    "Column",
     "DatasetPair",
     "Overlay",
     "Samples",
+    "Schema",
+    "Table",
+    "UserData",
     "check_dataset",
     "fetch_dataset",
     "find_data_dir",
     "halve_test",
     "hash_parts",
     "load_dataset",
+    "load_user_data",
     "plot_class_shares",
+    "read_csv_text",
+    "read_image",
+    "read_records",
     "render",
     "split_dirichlet",
     "split_groups",

@@ -1,0 +1,163 @@
+"""Raw columns from wherever people keep tables: CSV, JSON lines, Parquet, data frames, anything with named columns."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from codeward._errors import InputError, TooLargeError
+from codeward._files import LARGEST_FILE, open_regular
+from codeward.data._schema import MAX_COLUMNS
+from codeward.data._table import MAX_CHARACTERS
+
+#: Values of one table.
+MAX_VALUES = 200_000_000
+
+Columns = dict[str, Sequence[Any]]
+
+#: What `read_table_file` reads, by the end of a file's name.
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
+
+
+def read_table_file(path: Path) -> Columns:
+    """Read a table file into raw columns, by the end of its name; errors say file, row and column."""
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".tsv"):
+        return _read_csv(path, "\t" if suffix == ".tsv" else ",")
+    if suffix in (".jsonl", ".ndjson"):
+        return _read_json_lines(path)
+    return _read_parquet(path)
+
+
+def _read_csv(path: Path, delimiter: str) -> Columns:
+    with open_regular(path, LARGEST_FILE) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
+        limit = csv.field_size_limit(MAX_CHARACTERS)
+        try:
+            rows = csv.reader(text, delimiter=delimiter, strict=True)
+            names = _check_names([name.strip() for name in next(rows, [])], path)
+            columns: list[list[str]] = [[] for _ in names]
+            for row in rows:
+                if len(row) != len(names):
+                    if not row:
+                        continue
+                    raise InputError(
+                        f"{path}: line {rows.line_num}: {len(row)} values, but the header names {len(names)} columns"
+                    )
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value)
+                if rows.line_num % 65_536 == 0:
+                    _check_size(len(columns[0]), len(names), path)
+        except csv.Error as error:
+            raise InputError(f"{path}: line {rows.line_num}: not readable as CSV ({error})") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not UTF-8 ({error.reason}); save it as UTF-8") from error
+        finally:
+            csv.field_size_limit(limit)
+    return _finish(dict(zip(names, columns, strict=True)), path)
+
+
+def _read_json_lines(path: Path) -> Columns:
+    columns: dict[str, list[Any]] = {}
+    n_rows = 0
+    with open_regular(path, LARGEST_FILE) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{path}: line {number}: not readable as JSON ({_short(error)})") from error
+            if not isinstance(record, dict):
+                raise InputError(f"{path}: line {number}: expected an object with the values by column")
+            for name, value in record.items():
+                if isinstance(value, dict | list):
+                    raise InputError(f"{path}: line {number}, column {name[:40]!r}: expected one value, got several")
+                if name not in columns:
+                    if len(columns) >= MAX_COLUMNS:
+                        raise TooLargeError(f"{path}: line {number}: more than {MAX_COLUMNS:,} columns")
+                    columns[name] = [None] * n_rows
+                columns[name].append(value)
+            n_rows += 1
+            for values in columns.values() if len(record) < len(columns) else ():
+                if len(values) < n_rows:
+                    values.append(None)
+            if n_rows % 65_536 == 0:
+                _check_size(n_rows, len(columns), path)
+    _check_names(list(columns), path)
+    return _finish(dict(columns), path)
+
+
+def _read_parquet(path: Path) -> Columns:
+    try:
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise InputError(f"{path}: reading Parquet needs pyarrow; pip install 'codeward[parquet]' brings it") from error
+    with open_regular(path, LARGEST_FILE) as file:
+        try:
+            opened = parquet.ParquetFile(file)
+            about = opened.metadata
+            _check_size(about.num_rows, about.num_columns, path)
+            found = opened.read()
+            names = _check_names(list(found.column_names), path)
+            return _finish({name: found.column(name).to_pylist() for name in names}, path)
+        except InputError:
+            raise
+        except Exception as error:  # pyarrow raises many kinds
+            raise InputError(f"{path}: not readable as Parquet ({_short(error)})") from error
+
+
+def read_frame(frame: Any) -> Columns:
+    """Read anything that names its columns: a data frame, a Hugging Face data set, a mapping of columns."""
+    names = getattr(frame, "column_names", None)
+    if names is None:
+        names = list(frame.keys() if isinstance(frame, Mapping) else frame.columns)
+    strange = [name for name in names if not isinstance(name, str)]
+    if strange:
+        raise InputError(f"data: column {strange[0]!r}: names of columns must be text (frame.columns.astype(str))")
+    columns: Columns = {}
+    for name in _check_names(list(names), "data"):
+        values = frame[name]
+        if hasattr(values, "to_numpy"):
+            values = values.to_numpy()
+        elif not isinstance(values, np.ndarray):
+            values = list(values)
+        columns[name] = values
+    return _finish(columns, "data")
+
+
+def _check_names(names: list[str], what: Any) -> list[str]:
+    if not names:
+        raise InputError(f"{what}: empty; expected names of columns and rows")
+    if len(names) > MAX_COLUMNS:
+        raise TooLargeError(f"{what}: {len(names):,} columns are too many ({MAX_COLUMNS:,} at most)")
+    seen: set[str] = set()
+    for place, name in enumerate(names, 1):
+        if not name:
+            raise InputError(f"{what}: column {place} has no name in the header")
+        if name in seen:
+            raise InputError(f"{what}: two columns are named {name[:40]!r}")
+        seen.add(name)
+    return names
+
+
+def _finish(columns: Columns, what: Any) -> Columns:
+    sizes = {len(values) for values in columns.values()}
+    if len(sizes) != 1:
+        raise InputError(f"{what}: columns of different lengths {sorted(sizes)[:5]}")
+    if 0 in sizes:
+        raise InputError(f"{what}: names of columns, but no rows")
+    _check_size(sizes.pop(), len(columns), what)
+    return columns
+
+
+def _check_size(n_rows: int, n_columns: int, what: Any) -> None:
+    if n_rows * n_columns > MAX_VALUES:
+        raise TooLargeError(f"{what}: {n_rows:,} rows of {n_columns:,} columns are too many ({MAX_VALUES:,} values)")
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

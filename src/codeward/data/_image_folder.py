@@ -1,0 +1,157 @@
+"""A folder of images: ``user/class/file``, or ``class/file`` with a ``users.csv`` that says whose each file is."""
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError, TooLargeError
+from codeward._files import LARGEST_FILE, read_bytes
+from codeward.data._column_files import read_table_file
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".pgm", ".ppm")
+#: Files of one folder; bytes and pixels of one file; the longest side a model is given.
+MAX_FILES, MAX_IMAGE_BYTES, MAX_PIXELS, MAX_SIDE = 2_000_000, 64 << 20, 25_000_000, 64
+#: Files of each user that are looked at to find the common size.
+_LOOK_AT = 20
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """What a folder of images holds, before any pixel is read.
+
+    Attributes
+    ----------
+    files : tuple of Path
+        In sorted order.
+    labels, users : tuple of str
+        Class and user of each file; no users where neither folders nor a ``users.csv`` say them.
+    """
+
+    files: tuple[Path, ...]
+    labels: tuple[str, ...]
+    users: tuple[str, ...] | None
+
+
+def list_image_folder(folder: Path) -> ImageFolder:
+    """Find the images of a folder; links are passed over, so that nothing outside it is read."""
+    whose = _read_users(folder / "users.csv") if (folder / "users.csv").is_file() else None
+    found = sorted(_walk(folder))
+    if not found:
+        raise InputError(f"{folder}: no images ({', '.join(SUFFIXES)}); expected user/class/file, or class/file")
+    depths = {len(file.relative_to(folder).parts) for file in found}
+    if len(depths) > 1 or not depths <= {2, 3}:
+        odd = next((file for file in found if len(file.relative_to(folder).parts) not in (2, 3)), found[0])
+        raise InputError(
+            f"{folder}: expected user/class/file or class/file everywhere; {odd.relative_to(folder)} is not"
+        )
+    depth = depths.pop()
+    parts = [file.relative_to(folder).parts for file in found]
+    labels = tuple(part[-2] for part in parts)
+    if whose is None:
+        return ImageFolder(tuple(found), labels, tuple(part[0] for part in parts) if depth == 3 else None)
+    users = []
+    for file in found:
+        name = file.relative_to(folder).as_posix()
+        if name not in whose:
+            raise InputError(f"{folder / 'users.csv'}: no user for {name}; every file needs a line file,user")
+        users.append(whose[name])
+    return ImageFolder(tuple(found), labels, tuple(users))
+
+
+def choose_shape(images: ImageFolder) -> tuple[tuple[int, int, int], int]:
+    """Return the size (channels, height, width) that most users' images have, and how many users cannot change it.
+
+    One user is one voice: the size is common to all models. Images of another size are scaled to it. Sides are cut to
+    `MAX_SIDE`, keeping proportions.
+    """
+    by_user: dict[str, list[Path]] = {}
+    for file, user in zip(images.files, images.users or [""] * len(images.files), strict=True):
+        if len(own := by_user.setdefault(user, [])) < _LOOK_AT:
+            own.append(file)
+    voices = Counter(Counter(_look(file) for file in own).most_common(1)[0][0] for own in by_user.values())
+    # Most voices; among equals the largest, whatever the order of users.
+    channels, height, width = max(voices, key=lambda shape: (voices[shape], shape))
+    scale = min(1.0, MAX_SIDE / max(height, width))
+    counts = [count for _, count in voices.most_common(2)]
+    firm = max(0, (counts[0] - sum(counts[1:]) - 1) // 2)
+    return (channels, max(1, round(height * scale)), max(1, round(width * scale))), firm
+
+
+def read_images(images: ImageFolder, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Read all images in one size, shape (N, C, H, W)."""
+    channels, height, width = shape
+    total = len(images.files) * channels * height * width
+    if total > LARGEST_FILE:
+        raise TooLargeError(f"{len(images.files):,} images of {height} x {width} take {total:,} bytes; too many")
+    made = np.empty((len(images.files), channels, height, width), dtype=np.uint8)
+    for place, file in enumerate(images.files):
+        made[place] = read_image(read_bytes(file, MAX_IMAGE_BYTES), shape, str(file))
+    return made
+
+
+def read_image(content: bytes, shape: tuple[int, int, int], what: str) -> NDArray[np.uint8]:
+    """Read an encoded image as uint8 (C, H, W), scaled to ``shape``; one that unpacks to too much is refused.
+
+    Examples
+    --------
+    >>> read_image(b"no image", (1, 8, 8), "upload")
+    Traceback (most recent call last):
+    codeward._errors.InputError: upload: not a readable image
+    """
+    channels, height, width = shape
+    picture = _open(content, what)
+    try:
+        picture = picture.convert("L" if channels == 1 else "RGB")
+        if picture.size != (width, height):
+            picture = picture.resize((width, height), 4)  # box: every pixel counts, also when it shrinks a lot
+    except (OSError, ValueError, SyntaxError, MemoryError) as error:
+        raise InputError(f"{what}: not a readable image ({' '.join(str(error).split())[:80]})") from error
+    pixels = np.asarray(picture, dtype=np.uint8)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _open(content: bytes, what: str) -> Any:
+    """Open an image without unpacking it; its announced size is checked first."""
+    import io
+
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise InputError(f"{what}: reading images needs Pillow; pip install 'codeward[serve]' brings it") from error
+    try:
+        picture = Image.open(io.BytesIO(content))
+    except Exception as error:  # a broken file may raise anything, a bomb among it
+        raise InputError(f"{what}: not a readable image") from error
+    if picture.size[0] * picture.size[1] > MAX_PIXELS:
+        raise TooLargeError(f"{what}: {picture.size[0]} x {picture.size[1]} pixels are too many")
+    return picture
+
+
+def _look(file: Path) -> tuple[int, int, int]:
+    picture = _open(read_bytes(file, MAX_IMAGE_BYTES), str(file))
+    return 1 if picture.mode in ("1", "L", "I", "I;16", "F", "LA") else 3, picture.size[1], picture.size[0]
+
+
+def _walk(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and not Path(place, name).is_symlink()]
+        for name in names:
+            file = Path(place, name)
+            if file.suffix.lower() in SUFFIXES and not name.startswith(".") and not file.is_symlink():
+                found.append(file)
+        if len(found) > MAX_FILES:
+            raise TooLargeError(f"{folder}: more than {MAX_FILES:,} images")
+    return found
+
+
+def _read_users(file: Path) -> dict[str, str]:
+    columns = read_table_file(file)
+    if not {"file", "user"} <= columns.keys():
+        raise InputError(f"{file}: expected columns file and user, found {', '.join(columns)[:80]}")
+    return {str(name).strip(): str(user).strip() for name, user in zip(columns["file"], columns["user"], strict=True)}

@@ -1,0 +1,368 @@
+"""One's own data, from wherever they are: the one function that reads them."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._files import LARGEST_FILE, read_npz
+from codeward.data._catalog import CATALOG
+from codeward.data._column_files import TABLE_SUFFIXES, Columns, read_frame, read_table_file
+from codeward.data._datasets import DatasetPair, load_dataset
+from codeward.data._image_folder import choose_shape, list_image_folder, read_images
+from codeward.data._schema import Column, Schema
+from codeward.data._table import Table, as_text, is_missing, parse_numbers, read_columns
+from codeward.data._user_data import MAX_USERS, Inputs, UserData, check_classes, number_names
+
+#: Columns that are taken for the label and the user when there is exactly one of them.
+LABELS = ("label", "labels", "target", "class", "y", "outcome", "diagnosis")
+USERS = ("user", "users", "user_id", "userid", "group", "groups", "client", "client_id", "site", "site_id", "hospital",
+         "clinic", "owner", "contributor", "account", "account_id", "writer", "participant")  # fmt: skip
+
+#: Names of users where there are none.
+NOBODY: tuple[str, ...] = ()
+
+#: Parts into which samples without users are hashed, unless told otherwise.
+PARTS = 50
+
+#: A user takes a column for numbers when at most this share of its values is none.
+_STRAY = 0.1
+#: Words of the median value from which on a column is text.
+_WORDS = 4
+
+
+def load_user_data(
+    source: Any,
+    label: str | None = None,
+    user: str | None = None,
+    *,
+    schema: Schema | None = None,
+    text: str | None = None,
+    n_parts: int = PARTS,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> UserData:
+    """Read labelled samples and their users.
+
+    Parameters
+    ----------
+    source : path-like, str, table or arrays
+        A file (.csv, .tsv, .jsonl, .parquet, .npz with ``images, labels, groups`` or ``X, y, groups``), a folder of
+        images (``user/class/file``, or ``class/file`` with a ``users.csv`` of columns file and user), a data set by
+        name; a data frame, a Hugging Face data set, a mapping of columns, or arrays ``(X, y)`` or ``(X, y, groups)``.
+    label, user : str, optional
+        Columns of the label and the user. By default the one column that is called so (``notes`` says which). Without
+        a user column samples are hashed into ``n_parts`` by their content; ``user="none"`` asks for that.
+    schema : Schema, optional
+        Columns, kinds and classes as declared. By default they are read off the data: a column holds numbers when most
+        users' values are numbers, one user being one voice, and what is no number there counts as missing. So no few
+        users decide about the models of the others.
+    text : str, optional
+        The column that holds text; a table whose only column is text needs no word.
+    n_parts : int
+    data_dir : path-like, optional
+        Where data sets with a name are.
+
+    Raises
+    ------
+    InputError
+        In one line, with file, row and column.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> data = load_user_data((np.zeros((4, 3)), ["no", "yes", "no", "yes"], ["ann", "bob", "ann", "bob"]))
+    >>> data.schema.kind, data.class_names, data.user_names
+    ('features', ('no', 'yes'), ('ann', 'bob'))
+    """
+    if isinstance(source, UserData):
+        return source
+    if isinstance(source, DatasetPair):
+        return _from_pair(source, n_parts)
+    if isinstance(source, tuple | list) and len(source) in (2, 3):
+        names = ("X", "y", "groups")
+        return _from_arrays(dict(zip(names, source, strict=False)), "data", schema, n_parts)
+    if isinstance(source, str | os.PathLike):
+        return _from_path(source, label, user, schema, text, n_parts, data_dir)
+    if isinstance(source, Mapping) and "images" in source:
+        return _from_arrays(dict(source), "data", schema, n_parts)
+    if isinstance(source, Mapping) or hasattr(source, "columns") or hasattr(source, "column_names"):
+        return _from_columns(read_frame(source), "data", label, user, schema, text, n_parts, 0)
+    raise InputError(
+        f"data: cannot read a {type(source).__name__}; give a path, a data frame, columns by name, or (X, y, groups)"
+    )
+
+
+def _from_path(
+    source: str | os.PathLike[str],
+    label: str | None,
+    user: str | None,
+    schema: Schema | None,
+    text: str | None,
+    n_parts: int,
+    data_dir: str | os.PathLike[str] | None,
+) -> UserData:
+    path = Path(source)
+    if path.is_dir():
+        return _from_folder(path, schema, n_parts)
+    if path.suffix.lower() in TABLE_SUFFIXES:
+        return _from_columns(read_table_file(path), str(path), label, user, schema, text, n_parts, 1)
+    if path.suffix.lower() == ".npz":
+        arrays = read_npz(path, limit=LARGEST_FILE, kinds="biufUS")
+        return _from_arrays(dict(arrays), str(path), schema, n_parts)
+    if str(source) in CATALOG:
+        return _from_pair(load_dataset(str(source), data_dir), n_parts)
+    kinds = ", ".join((*TABLE_SUFFIXES, ".npz"))
+    what = "cannot be read by its name" if path.exists() else "no such file, folder or data set"
+    raise InputError(f"{source}: {what}; give a file ({kinds}), a folder of images, or one of {', '.join(CATALOG)}")
+
+
+def _from_columns(
+    columns: Columns,
+    what: str,
+    label: str | None,
+    user: str | None,
+    schema: Schema | None,
+    text: str | None,
+    n_parts: int,
+    first_row: int,
+) -> UserData:
+    notes: list[str] = []
+    known = schema or Schema((Column("unknown", "numeric"),))
+    label = _find_column(columns, label or known.label, LABELS, "label", what, notes)
+    if label is None:
+        raise InputError(f"{what}: which column is the label? give --label COL; columns are {_shown(columns)}")
+    if user != "none":
+        user = _find_column(columns, user or known.user, USERS, "user", what, notes, (label,))
+    inputs = {name: values for name, values in columns.items() if name not in (label, user)}
+    # Line 1 of a file is its header.
+    row = first_row + 1 if first_row else 0
+    classes, labels = number_names(columns[label], f"{what}: column {label!r}", known.classes, row)
+    check_classes(classes, f"{what}: column {label!r}")
+    if user in (None, "none"):
+        owners, names = None, NOBODY
+    else:
+        assert user is not None
+        names, owners = number_names(columns[user], f"{what}: column {user!r}", None, row)
+    if schema is not None:
+        missing = [name for name in schema.names if name not in inputs]
+        if missing:
+            raise InputError(f"{what}: no column is named {missing[0]!r}, which the schema asks for")
+        firm = None
+    else:
+        if not inputs:
+            raise InputError(f"{what}: no column is left to learn from beside the label and the user")
+        pictures = _find_pictures(inputs)
+        if pictures is not None:
+            arrays = {"images": pictures, "y": columns[label]} | ({} if owners is None else {"groups": columns[user]})  # type: ignore[index]
+            return replace(_from_arrays(arrays, what, None, n_parts), notes=tuple(notes))
+        voices = _hash_rows(zip(*inputs.values(), strict=True), n_parts) if owners is None else owners
+        found, firm = _vote_kinds(inputs, voices, text)
+        schema = Schema(tuple(found), label, None if owners is None else user)
+    table = read_columns(inputs, schema, what, first_row=row)
+    return _build(table, labels, classes, owners, names, schema, n_parts, firm, notes)
+
+
+def _from_arrays(arrays: dict[str, Any], what: str, schema: Schema | None, n_parts: int) -> UserData:
+    """Read ``images`` or ``X``, ``labels`` or ``y``, ``groups`` or ``users``, and a test set where there is one."""
+
+    def pick(*names: str) -> Any:
+        return next((arrays[name] for name in names if name in arrays), None)
+
+    inputs, labels, groups = pick("images", "X", "x"), pick("labels", "y"), pick("groups", "users")
+    if inputs is None or labels is None:
+        raise InputError(f"{what}: expected arrays images and labels, or X and y (found: {_shown(arrays)})")
+    notes: list[str] = []
+    if hasattr(inputs, "iloc"):
+        columns = dict(read_frame(inputs)) | {"y": list(labels)}
+        extra = {} if groups is None else {"groups": list(groups)}
+        user = "groups" if extra else "none"
+        return _from_columns(columns | extra, what, "y", user, schema, None, n_parts, 0)
+    found, column = _read_inputs(np.asarray(inputs), what)
+    size = len(found)
+    for name, values in (("labels", labels), ("groups", groups)):
+        if values is not None and np.shape(values) != (size,):
+            raise InputError(f"{what}: {name} of shape {np.shape(values)}, expected one a sample ({size},)")
+    test_inputs, test_labels = pick("test_images", "X_test"), pick("test_labels", "y_test")
+    if (test_inputs is None) != (test_labels is None):
+        raise InputError(f"{what}: test images and test labels go together")
+    declared = None if schema is None else schema.classes
+    if declared is None and test_labels is not None:
+        # The server holds the test set: nobody widens the models of all by a class of its own.
+        declared = number_names(np.asarray(test_labels).tolist(), f"{what}: test labels", None, 0)[0]
+    classes, numbers = number_names(np.asarray(labels).tolist(), f"{what}: labels", declared, 0)
+    check_classes(classes, f"{what}: labels")
+    schema = replace(schema or Schema((column,)), classes=declared)
+    names, owners = NOBODY, None
+    if groups is not None:
+        names, owners = number_names(np.asarray(groups).tolist(), f"{what}: groups", None, 0)
+    made = _build(found, numbers, classes, owners, names, schema, n_parts, None, notes)
+    if test_inputs is None:
+        return made
+    other, other_column = _read_inputs(np.asarray(test_inputs), f"{what}: test set")
+    if other_column != column:
+        raise InputError(f"{what}: test inputs {other_column.shape}, training inputs {column.shape}")
+    _, places = number_names(np.asarray(test_labels).tolist(), f"{what}: test labels", classes, 0)
+    nobody = np.zeros(len(other), dtype=np.int64)
+    return replace(made, test=UserData(other, places, nobody, classes, ("nobody",), schema))
+
+
+def _from_folder(folder: Path, schema: Schema | None, n_parts: int) -> UserData:
+    listed = list_image_folder(folder)
+    if schema is not None and schema.kind != "image":
+        raise InputError(f"{folder}: a folder of images, but the schema is of a {schema.kind}")
+    firm = None
+    if schema is not None:
+        channels, height, width = schema.columns[0].shape
+        shape = channels, height, width
+    else:
+        shape, firm = choose_shape(listed)
+    declared = None if schema is None else schema.classes
+    classes, labels = number_names(listed.labels, f"{folder}: classes", declared, 1)
+    check_classes(classes, f"{folder}: classes")
+    owners, names = None, NOBODY
+    if listed.users is not None:
+        names, owners = number_names(listed.users, f"{folder}: users", None, 1)
+    notes = [f"images are read as {shape[2]} x {shape[1]} {'grey' if shape[0] == 1 else 'colour'} pixels"]
+    schema = schema or Schema((Column("image", "image", shape=shape),))
+    return _build(read_images(listed, shape), labels, classes, owners, names, schema, n_parts, firm, notes)
+
+
+def _from_pair(pair: DatasetPair, n_parts: int) -> UserData:
+    classes = tuple(str(number) for number in range(pair.n_classes))
+    schema = Schema((Column("image", "image", shape=pair.train.images.shape[1:]),), classes=classes, origin="declared")
+    owners, names = None, NOBODY
+    if pair.groups is not None:
+        names, owners = number_names(pair.groups.tolist(), f"{pair.name}: groups", None, 0)
+    made = _build(pair.train.images, pair.train.labels, classes, owners, names, schema, n_parts, None, [])
+    nobody = np.zeros(len(pair.test), dtype=np.int64)
+    test = UserData(pair.test.images, pair.test.labels, nobody, classes, ("nobody",), schema)
+    return replace(made, test=test)
+
+
+def _build(
+    inputs: Inputs,
+    labels: NDArray[np.int64],
+    classes: tuple[str, ...],
+    owners: NDArray[np.int64] | None,
+    names: tuple[str, ...],
+    schema: Schema,
+    n_parts: int,
+    firm: int | None,
+    notes: Sequence[str],
+) -> UserData:
+    if len(names) > MAX_USERS:
+        raise InputError(
+            f"{len(names):,} users are too many ({MAX_USERS:,} at most); is the user column an id of rows?"
+        )
+    if owners is not None:
+        return UserData(inputs, labels, owners, classes, names, schema, False, firm, tuple(notes))
+    if n_parts < 2:
+        raise InputError(f"parts: expected at least 2, got {n_parts}")
+    rows = inputs.matrix().tolist() if isinstance(inputs, Table) else inputs
+    parts = _hash_rows(rows, n_parts)
+    width = len(str(n_parts - 1))
+    named = tuple(f"part-{number:0{width}}" for number in range(n_parts))
+    return UserData(inputs, labels, parts, classes, named, schema, True, firm, tuple(notes))
+
+
+def _hash_rows(rows: Iterable[Any], n_parts: int) -> NDArray[np.int64]:
+    """Give every row to a part by its content; the label is left out."""
+    content = (row.tobytes() if isinstance(row, np.ndarray) else repr(row).encode() for row in rows)
+    hashes = (hashlib.blake2b(row, digest_size=8).digest() for row in content)
+    return np.array([int.from_bytes(found, "big") % n_parts for found in hashes], dtype=np.int64)
+
+
+def _read_inputs(inputs: NDArray[Any], what: str) -> tuple[Inputs, Column]:
+    """Take images (N, H, W), (N, H, W, C) or (N, C, H, W), vectors (N, p), or texts (N,)."""
+    if inputs.ndim == 1 and inputs.dtype.kind in "UOS":
+        column = Column("text", "text")
+        return read_columns({"text": inputs.tolist()}, Schema((column,)), what), column
+    if inputs.ndim == 2 and inputs.dtype.kind in "biuf" and inputs.size:
+        numbers = inputs.astype(np.float64)
+        return np.where(np.isfinite(numbers), numbers, np.nan), Column("features", "numeric", shape=(inputs.shape[1],))
+    if inputs.dtype.kind == "f" and inputs.ndim in (3, 4):
+        if not np.isfinite(inputs).all() or inputs.min(initial=0) < 0 or inputs.max(initial=0) > 1:
+            raise InputError(f"{what}: float images must be finite and within 0..1")
+        inputs = np.round(inputs * 255).astype(np.uint8)
+    if inputs.dtype != np.uint8 or inputs.ndim not in (3, 4) or 0 in inputs.shape:
+        raise InputError(
+            f"{what}: inputs {inputs.dtype} {inputs.shape}; expected numbers (N, p), or images (uint8, or floats "
+            "within 0..1) of shape (N, H, W), (N, H, W, C) or (N, C, H, W)"
+        )
+    if inputs.ndim == 3:
+        inputs = inputs[:, None]
+    elif inputs.shape[1] not in (1, 3) and inputs.shape[3] in (1, 3):
+        inputs = inputs.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(inputs), Column("image", "image", shape=inputs.shape[1:])
+
+
+def _find_pictures(inputs: Columns) -> NDArray[Any] | None:
+    """Return the images of a data set whose only input column holds pictures or arrays of pixels."""
+    if len(inputs) != 1:
+        return None
+    values = next(iter(inputs.values()))
+    if not hasattr(values[0], "convert") and np.ndim(values[0]) not in (2, 3):
+        return None
+    try:
+        return np.stack([np.asarray(value) for value in values])
+    except ValueError as error:
+        raise InputError("data: images of different sizes; bring them to one size first") from error
+
+
+def _vote_kinds(inputs: Columns, owners: NDArray[np.int64], text: str | None) -> tuple[list[Column], int]:
+    """Decide the kind of every column by majority of users; return also how many users cannot change it."""
+    n_users = int(owners.max()) + 1
+    columns, firm = [], max(0, (n_users - 1) // 2)
+    if text is not None and text not in inputs:
+        raise InputError(f"no column is named {text!r} to read as text; columns are {_shown(inputs)}")
+    for name, values in inputs.items():
+        if name == text:
+            columns.append(Column(name, "text"))
+            continue
+        numbers, bad = parse_numbers(values)
+        good = np.bincount(owners[~np.isnan(numbers)], minlength=n_users)
+        stray = np.bincount(owners[bad], minlength=n_users)
+        heard = good + stray > 0
+        numeric = stray <= _STRAY * (good + stray)
+        yes, no = int((heard & numeric).sum()), int((heard & ~numeric).sum())
+        kind = "numeric" if yes > no else "categorical"
+        if kind == "categorical" and len(inputs) == 1 and _reads_like_text(values, owners, n_users):
+            kind = "text"
+        # Each of k users can change its own voice, and so the difference by two; a draw goes to categorical.
+        firm = min(firm, max(0, (abs(yes - no) - (1 if yes > no else 0)) // 2))
+        columns.append(Column(name, kind))
+    return columns, firm
+
+
+def _reads_like_text(values: Sequence[Any], owners: NDArray[np.int64], n_users: int) -> bool:
+    words = np.array([0 if is_missing(value) else len(as_text(value).split()) for value in values])
+    voices = [np.median(words[owners == user]) >= _WORDS for user in range(n_users) if (owners == user).any()]
+    return bool(sum(voices) > len(voices) / 2)
+
+
+def _find_column(
+    columns: Columns, given: str | None, usual: Sequence[str], what: str, where: str, notes: list[str],
+    but: Sequence[str] = (),
+) -> str | None:  # fmt: skip
+    """Return the column that was named, or the only one with a usual name; None when there is none."""
+    if given is not None:
+        if given not in columns:
+            raise InputError(f"{where}: no column is named {given!r}; columns are {_shown(columns)}")
+        return given
+    found = [name for name in columns if name.strip().lower() in usual and name not in but]
+    if len(found) > 1:
+        raise InputError(f"{where}: several columns may be the {what} ({', '.join(found)}); give --{what} COL")
+    if found:
+        notes.append(f"column {found[0]!r} is taken for the {what}")
+    return found[0] if found else None
+
+
+def _shown(columns: Mapping[str, Any]) -> str:
+    names = list(columns)
+    return ", ".join(name[:40] for name in names[:12]) + (" ..." if len(names) > 12 else "")

@@ -1,0 +1,284 @@
+"""One's own data: every source gives the same values, names are kept, and bad files are told in one line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from codeward._errors import InputError, TooLargeError
+from codeward.data import Column, Schema, Table, load_user_data, read_csv_text, read_records
+from codeward.data import _image_folder as image_folder
+
+ROWS = [
+    {"age": 41, "city": "Ulm", "risk": "high", "clinic": "clinic-03"},
+    {"age": None, "city": "Bonn", "risk": "low", "clinic": "clinic-01"},
+    {"age": 7.5, "city": None, "risk": "low", "clinic": "clinic-03"},
+    {"age": 60, "city": "Ulm", "risk": "high", "clinic": "clinic-02"},
+]
+
+
+def write_csv(path, rows=ROWS):
+    names = list(rows[0])
+    lines = [",".join(names)]
+    lines += [",".join("" if row[name] is None else str(row[name]) for name in names) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def write_lines(path):
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    return path
+
+
+def write_parquet(path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    return path
+
+
+def make_frame(_):
+    return pytest.importorskip("pandas").DataFrame(ROWS)
+
+
+def make_mapping(_):
+    return {name: [row[name] for row in ROWS] for name in ROWS[0]}
+
+
+class Hub:
+    """What a Hugging Face data set shows of itself."""
+
+    column_names = tuple(ROWS[0])
+
+    def __getitem__(self, name):
+        return [row[name] for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (write_csv, "own.csv"),
+        (write_lines, "own.jsonl"),
+        (write_parquet, "own.parquet"),
+        (make_frame, ""),
+        (make_mapping, ""),
+        (lambda _: Hub(), ""),
+    ],
+)
+def test_every_source_gives_the_same_values(tmp_path, make, name):
+    data = load_user_data(make(tmp_path / name), label="risk")
+    assert data.user_names == ("clinic-01", "clinic-02", "clinic-03")
+    assert data.class_names == ("high", "low")
+    assert data.users.tolist() == [2, 0, 2, 1]
+    assert data.labels.tolist() == [0, 1, 1, 0]
+    assert data.schema.columns == (Column("age", "numeric"), Column("city", "categorical"))
+    assert (data.schema.label, data.schema.user, data.schema.origin) == ("risk", "clinic", "users")
+    np.testing.assert_array_equal(data.inputs.columns["age"], [41, np.nan, 7.5, 60])
+    assert data.inputs.columns["city"].tolist() == ["Ulm", "Bonn", None, "Ulm"]
+    assert data.notes == ("column 'clinic' is taken for the user",)
+    assert [part.tolist() for part in data.parts] == [[1], [3], [0, 2]]
+
+
+def test_a_label_that_may_be_two_columns_is_asked_for(tmp_path):
+    rows = [row | {"label": 1, "target": 2} for row in ROWS]
+    with pytest.raises(InputError, match=r"several columns may be the label \(label, target\)"):
+        load_user_data(write_csv(tmp_path / "own.csv", rows))
+    with pytest.raises(InputError, match="which column is the label"):
+        load_user_data(write_csv(tmp_path / "other.csv"))
+
+
+def test_without_users_samples_go_to_parts_by_their_content():
+    rows = {"x": list(range(200)), "y": ["a", "b"] * 100}
+    data = load_user_data(rows, n_parts=7)
+    assert data.hashed
+    assert data.n_users == 7
+    assert data.user_names[0] == "part-0"
+    moved = load_user_data({"x": rows["x"][::-1], "y": ["b"] * 199 + ["a"]}, n_parts=7)
+    assert data.users.tolist() == moved.users[::-1].tolist()  # neither place nor label decides
+
+
+def test_one_user_cannot_turn_numbers_into_categories():
+    def read(strange):
+        rows = {"age": [1.0, 2.0, 3.0, 4.0, *strange], "y": list("ababab"), "user": ["a", "a", "b", "c", "d", "d"]}
+        return load_user_data(rows)
+
+    honest, attacked = read([5.0, 6.0]), read(["five", "<script>"])
+    assert attacked.schema == honest.schema
+    np.testing.assert_array_equal(attacked.inputs.columns["age"][:4], honest.inputs.columns["age"][:4])
+    assert np.isnan(attacked.inputs.columns["age"][4:]).all()
+    assert honest.firm == 1  # four voices: two that change sides make a draw
+
+
+def test_firm_is_the_number_of_users_who_cannot_change_a_kind():
+    # 5 voices for numbers: 2 liars leave 3 against 2, 3 liars win.
+    def kind(liars):
+        rows = {"v": ["word" if user < liars else "1" for user in range(5)], "y": list("ababa"), "user": list("vwxyz")}
+        found = load_user_data(rows)
+        return found.schema.columns[0].kind, found.firm
+
+    assert kind(0) == ("numeric", 2)
+    assert [kind(liars)[0] for liars in range(4)] == ["numeric", "numeric", "numeric", "categorical"]
+
+
+def test_a_schema_is_obeyed_and_refuses(tmp_path):
+    schema = Schema(
+        (Column("age", "numeric"), Column("city", "categorical", ("Ulm",))), "risk", "clinic", ("high", "low", "none")
+    )
+    schema.save(tmp_path / "schema.json")
+    loaded = Schema.load(tmp_path / "schema.json")
+    assert loaded.origin == "declared"
+    data = load_user_data(write_csv(tmp_path / "own.csv"), schema=loaded)
+    assert data.class_names == ("high", "low", "none")
+    assert data.firm is None
+    assert data.inputs.columns["city"].tolist() == ["Ulm", None, None, "Ulm"]
+    strange = [ROWS[0], ROWS[1] | {"risk": "poisoned"}]
+    with pytest.raises(InputError, match=r"strange.csv: column 'risk': row 3: 'poisoned' is not declared"):
+        load_user_data(write_csv(tmp_path / "strange.csv", strange), schema=loaded)
+
+
+def test_records_and_csv_are_read_as_the_schema_has_them():
+    schema = load_user_data(make_mapping(None), label="risk").schema
+    table = read_records([{"city": "Ulm"}, {"age": 3, "city": 7}], schema)
+    assert isinstance(table, Table)
+    assert table.columns["city"].tolist() == ["Ulm", "7"]
+    np.testing.assert_array_equal(read_csv_text("age,city\n,Ulm\n3,7\n", schema).columns["age"], [np.nan, 3])
+    with pytest.raises(InputError, match="row 2, column 'age': 'old' is no number"):
+        read_records([{"age": 3}, {"age": "old"}], schema)
+    with pytest.raises(InputError, match="row 1: no column is named 'town'"):
+        read_records([{"town": "Ulm"}], schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "empty"),
+        ("a,b\n", "no rows"),
+        ("a,a\n1,2\n", "two columns are named 'a'"),
+        ("a,,y\n1,2,3\n", "column 2 has no name"),
+        ("a,y\n1,2\n3\n", "line 3: 1 values, but the header names 2"),
+        ('a,y\n"1,2\n', "not readable as CSV"),
+        ("a,y\n1,0\n2,\n", "column 'y': row 3 has none"),
+        ("a,y\n1,0\n2,0\n", "one class only"),
+        ("a,y\n" + "".join(f"1,{i / 64}\n" for i in range(65)), "must be classes, not quantities"),
+    ],
+)
+def test_bad_csv_is_told_in_one_line(tmp_path, text, told):
+    file = tmp_path / "bad.csv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=told) as error:
+        load_user_data(file)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("[1]", "line 2: expected an object"), ("{", "line 2: not readable"), ('{"a": [1]}', "line 2, column 'a'")],
+)
+def test_bad_json_lines_are_told_in_one_line(tmp_path, line, told):
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"a": 1, "y": 0}\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=told):
+        load_user_data(file)
+
+
+def test_npz_with_images_or_vectors_keeps_names(tmp_path):
+    images = np.arange(4 * 2 * 3, dtype=np.uint8).reshape(4, 2, 3)
+    names = {"labels": np.array(["cat", "dog", "cat", "dog"]), "groups": np.array(["ann", "bob", "ann", "carl"])}
+    np.savez(tmp_path / "own.npz", images=images, **names)
+    data = load_user_data(tmp_path / "own.npz")
+    assert data.class_names == ("cat", "dog")
+    assert data.user_names == ("ann", "bob", "carl")
+    assert data.inputs.shape == (4, 1, 2, 3)
+    assert data.schema.columns == (Column("image", "image", shape=(1, 2, 3)),)
+    assert data.samples.labels.tolist() == [0, 1, 0, 1]
+    numbers = images.reshape(4, 6).astype(np.float64)
+    np.savez(tmp_path / "vectors.npz", X=numbers, y=names["labels"], groups=np.array([10, 9, 10, 2]))
+    data = load_user_data(tmp_path / "vectors.npz")
+    assert data.user_names == ("2", "9", "10")
+    assert data.schema.kind == "features"
+    np.testing.assert_array_equal(data.inputs, numbers)
+    test = {"test_images": images[:2], "test_labels": names["labels"][:2]}
+    np.savez(tmp_path / "tested.npz", images=images, **names, **test)
+    tested = load_user_data(tmp_path / "tested.npz")
+    assert len(tested.test) == 2
+    assert tested.schema.classes == ("cat", "dog")
+    np.savez(tmp_path / "short.npz", images=images, labels=np.array([0, 1]))
+    with pytest.raises(InputError, match=r"labels of shape \(2,\)"):
+        load_user_data(tmp_path / "short.npz")
+
+
+def test_a_data_set_by_name_brings_its_test_set():
+    data = load_user_data("digits")
+    assert data.hashed
+    assert data.schema.classes == tuple("0123456789")
+    assert len(data.test) == 539
+    with pytest.raises(InputError, match="no such file, folder or data set"):
+        load_user_data("digitz")
+
+
+@pytest.fixture
+def draw():
+    image = pytest.importorskip("PIL.Image")
+
+    def make(path, size=(6, 4), value=200, mode="L"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.new(mode, size, value if mode == "L" else (value, 0, 0)).save(path)
+
+    return make
+
+
+def test_a_folder_of_images_by_user_and_class(tmp_path, draw):
+    for user in ("ann", "bob", "carl"):
+        for label in ("cat", "dog"):
+            draw(tmp_path / user / label / "1.png")
+    draw(tmp_path / "carl" / "dog" / "2.png", size=(60, 40), value=10)
+    data = load_user_data(tmp_path)
+    assert data.user_names == ("ann", "bob", "carl")
+    assert data.class_names == ("cat", "dog")
+    assert data.inputs.shape == (7, 1, 4, 6)
+    assert data.firm == 1
+    assert data.inputs[0].min() == data.inputs[0].max() == 200
+    assert data.inputs[-1].max() == 10
+
+
+def test_a_folder_of_images_by_class_with_a_list_of_users(tmp_path, draw):
+    for label in ("cat", "dog"):
+        draw(tmp_path / label / "1.png", mode="RGB")
+    assert load_user_data(tmp_path).hashed
+    (tmp_path / "users.csv").write_text("file,user\ncat/1.png,ann\ndog/1.png,bob\n", encoding="utf-8")
+    data = load_user_data(tmp_path)
+    assert data.user_names == ("ann", "bob")
+    assert data.inputs.shape == (2, 3, 4, 6)
+    draw(tmp_path / "dog" / "2.png")
+    with pytest.raises(InputError, match=r"no user for dog/2.png"):
+        load_user_data(tmp_path)
+
+
+def test_hostile_folders_are_refused(tmp_path, draw, monkeypatch):
+    draw(tmp_path / "ann" / "cat" / "1.png", size=(300, 300))
+    (tmp_path / "ann" / "dog").mkdir()
+    (tmp_path / "ann" / "dog" / "1.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"1.png: not a readable image"):
+        load_user_data(tmp_path)
+    (tmp_path / "ann" / "dog" / "1.png").unlink()
+    secret = tmp_path.parent / "secret"
+    draw(secret / "cat" / "1.png")
+    (tmp_path / "eve").symlink_to(secret)
+    with pytest.raises(InputError, match="one class only"):
+        load_user_data(tmp_path)  # the link is not followed
+    monkeypatch.setattr(image_folder, "MAX_PIXELS", 10_000)
+    with pytest.raises(TooLargeError, match="300 x 300 pixels are too many"):
+        load_user_data(tmp_path)
+    draw(tmp_path / "1.png")
+    with pytest.raises(InputError, match="everywhere"):
+        load_user_data(tmp_path)
+
+
+@pytest.mark.parametrize("content", [{}, {"format": "codeward-schema/1"}, {"format": "codeward-schema/1", "columns": 3},
+                                     {"format": "codeward-schema/1", "columns": [{"name": "a", "kind": "odd"}]},
+                                     {"format": "codeward-schema/1", "columns": [3]}])  # fmt: skip
+def test_a_bad_schema_is_refused(content):
+    with pytest.raises(InputError, match="schema"):
+        Schema.from_json(content)
