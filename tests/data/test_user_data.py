@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from codeward._errors import InputError, TooLargeError
-from codeward.data import Column, Schema, Table, load_user_data, read_csv_text, read_records
+from codeward.data import Column, InputTable, Schema, load_user_data, read_csv_text, read_records
 from codeward.data import _image_folder as image_folder
 
 ROWS = [
@@ -140,7 +140,7 @@ def test_a_schema_is_obeyed_and_refuses(tmp_path):
 def test_records_and_csv_are_read_as_the_schema_has_them():
     schema = load_user_data(make_mapping(None), label="risk").schema
     table = read_records([{"city": "Ulm"}, {"age": 3, "city": 7}], schema)
-    assert isinstance(table, Table)
+    assert isinstance(table, InputTable)
     assert table.columns["city"].tolist() == ["Ulm", "7"]
     np.testing.assert_array_equal(read_csv_text("age,city\n,Ulm\n3,7\n", schema).columns["age"], [np.nan, 3])
     with pytest.raises(InputError, match="row 2, column 'age': 'old' is no number"):

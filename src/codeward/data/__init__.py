@@ -14,7 +14,7 @@ from codeward.data._splits import (
     split_groups,
     split_iid,
 )
-from codeward.data._table import Table, read_csv_text, read_records
+from codeward.data._table import InputTable, read_csv_text, read_records
 from codeward.data._user_data import UserData
 from codeward.data._user_sources import load_user_data
 
@@ -23,10 +23,10 @@ __all__ = [
     "CatalogEntry",
     "Column",
     "DatasetPair",
+    "InputTable",
     "Overlay",
     "Samples",
     "Schema",
-    "Table",
     "UserData",
     "check_dataset",
     "fetch_dataset",

@@ -21,7 +21,7 @@ MAX_CHARACTERS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Table:
+class InputTable:
     """The inputs of a table, column by column, as a schema has them.
 
     Attributes
@@ -43,9 +43,9 @@ class Table:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def take(self, index: NDArray[np.int64]) -> "Table":
+    def take(self, index: NDArray[np.int64]) -> "InputTable":
         """Return the rows at ``index``, in that order."""
-        return Table({name: values[index] for name, values in self.columns.items()})
+        return InputTable({name: values[index] for name, values in self.columns.items()})
 
     def matrix(self) -> NDArray[Any]:
         """Return the columns side by side, shape (N, p): float64 where all are numbers, objects otherwise."""
@@ -57,7 +57,7 @@ class Table:
         return made
 
 
-def read_records(records: Sequence[Mapping[str, Any]], schema: Schema, what: str = "records") -> Table:
+def read_records(records: Sequence[Mapping[str, Any]], schema: Schema, what: str = "records") -> InputTable:
     """Read objects with named values, such as parsed JSON, under a schema.
 
     A column that is not there counts as missing; one that the schema does not know is refused (the label's and the
@@ -91,7 +91,7 @@ def read_records(records: Sequence[Mapping[str, Any]], schema: Schema, what: str
     return read_columns(columns, schema, what, strict=True)
 
 
-def read_csv_text(text: str, schema: Schema, what: str = "CSV") -> Table:
+def read_csv_text(text: str, schema: Schema, what: str = "CSV") -> InputTable:
     """Read CSV with a header line under a schema; see `read_records`.
 
     Examples
@@ -115,7 +115,7 @@ def read_csv_text(text: str, schema: Schema, what: str = "CSV") -> Table:
 
 def read_columns(
     columns: Mapping[str, Sequence[Any]], schema: Schema, what: str, *, strict: bool = False, first_row: int = 1
-) -> Table:
+) -> InputTable:
     """Turn raw values into a table as the schema wants it.
 
     Parameters
@@ -128,7 +128,7 @@ def read_columns(
     first_row : int
         Number of the first row in errors.
     """
-    return Table({column.name: _convert(columns[column.name], column, what, strict, first_row)
+    return InputTable({column.name: _convert(columns[column.name], column, what, strict, first_row)
                   for column in schema.columns})  # fmt: skip
 
 

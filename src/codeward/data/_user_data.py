@@ -13,9 +13,9 @@ from codeward._errors import InputError
 from codeward.data._dataset_files import MAX_CLASSES
 from codeward.data._samples import Samples
 from codeward.data._schema import Schema
-from codeward.data._table import Table, as_text, is_missing
+from codeward.data._table import InputTable, as_text, is_missing
 
-Inputs = NDArray[Any] | Table
+Inputs = NDArray[Any] | InputTable
 
 #: Users of one data set: one column of the code each.
 MAX_USERS = 100_000
@@ -27,7 +27,7 @@ class UserData:
 
     Attributes
     ----------
-    inputs : ndarray or Table
+    inputs : ndarray or InputTable
         Images (uint8, shape (N, C, H, W)), vectors of numbers (float64, shape (N, p)), or a table (texts are a table of
         one column).
     labels, users : ndarray of int64, shape (N,)
@@ -100,7 +100,7 @@ class UserData:
 
     def take(self, index: NDArray[np.int64]) -> "UserData":
         """Return the samples at ``index``, in that order; names stay."""
-        inputs = self.inputs.take(index) if isinstance(self.inputs, Table) else self.inputs[index]
+        inputs = self.inputs.take(index) if isinstance(self.inputs, InputTable) else self.inputs[index]
         return replace(self, inputs=inputs, labels=self.labels[index], users=self.users[index], test=None)
 
     @property

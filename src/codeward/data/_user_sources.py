@@ -1,6 +1,5 @@
 """One's own data, from wherever they are: the one function that reads them."""
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,8 @@ from codeward.data._column_files import TABLE_SUFFIXES, Columns, read_frame, rea
 from codeward.data._datasets import DatasetPair, load_dataset
 from codeward.data._image_folder import choose_shape, list_image_folder, read_images
 from codeward.data._schema import Column, Schema
-from codeward.data._table import Table, as_text, is_missing, parse_numbers, read_columns
+from codeward.data._splits import hash_parts
+from codeward.data._table import InputTable, as_text, is_missing, parse_numbers, read_columns
 from codeward.data._user_data import MAX_USERS, Inputs, UserData, check_classes, number_names
 
 #: Columns that are taken for the label and the user when there is exactly one of them.
@@ -264,18 +264,20 @@ def _build(
         return UserData(inputs, labels, owners, classes, names, schema, False, firm, tuple(notes))
     if n_parts < 2:
         raise InputError(f"parts: expected at least 2, got {n_parts}")
-    rows = inputs.matrix().tolist() if isinstance(inputs, Table) else inputs
+    rows = inputs.matrix().tolist() if isinstance(inputs, InputTable) else inputs
     parts = _hash_rows(rows, n_parts)
     width = len(str(n_parts - 1))
     named = tuple(f"part-{number:0{width}}" for number in range(n_parts))
     return UserData(inputs, labels, parts, classes, named, schema, True, firm, tuple(notes))
 
 
-def _hash_rows(rows: Iterable[Any], n_parts: int) -> NDArray[np.int64]:
+def _hash_rows(rows: NDArray[Any] | Iterable[Any], n_parts: int) -> NDArray[np.int64]:
     """Give every row to a part by its content; the label is left out."""
-    content = (row.tobytes() if isinstance(row, np.ndarray) else repr(row).encode() for row in rows)
-    hashes = (hashlib.blake2b(row, digest_size=8).digest() for row in content)
-    return np.array([int.from_bytes(found, "big") % n_parts for found in hashes], dtype=np.int64)
+    inputs = rows if isinstance(rows, np.ndarray) else [repr(row) for row in rows]
+    owners = np.zeros(len(inputs), dtype=np.int64)
+    for part, own in enumerate(hash_parts(inputs, n_parts, "codeward")):
+        owners[own] = part
+    return owners
 
 
 def _read_inputs(inputs: NDArray[Any], what: str) -> tuple[Inputs, Column]:
