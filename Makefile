@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: run test test-slow lint format bench mutate clean
+.PHONY: run test test-slow lint format docs docs-serve bench mutate clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +24,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell README.md NOTATION.md CONTRIBUTING.md CHANGELOG.md docs src examples
 
 test: lint
 	$(BIN)/pytest -n 2 -m "not slow" --doctest-modules src/codeward tests
@@ -34,6 +35,14 @@ test-slow: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documentation site, without network, every warning an error; tutorials are executed.
+docs: $(STAMP)
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
