@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from codeward.cli._cluster import open_cluster
+from codeward.cli._sample_study import reproduce_samples
 
 if TYPE_CHECKING:
     from codeward.runs import RunConfig
@@ -17,15 +18,18 @@ if TYPE_CHECKING:
 def reproduce(
     study: str = typer.Argument(
         ...,
-        metavar="figure5|table1|past|pack|unpack|claims",
+        metavar="figure5|table1|past|samples|pack|unpack|claims",
         help="What to reproduce; or what to do with the grid folder.",
     ),
     dataset: str = typer.Option("mnist", help="mnist or cifar10; any data set that `codeward data list` knows."),
     smoke: bool = typer.Option(False, "--smoke", help="The whole pipeline on the embedded digits, in under a minute."),
     repeats: int = typer.Option(None, min=1, help="Repeats; by default the paper's 5 (figure5) and 10 (table1)."),
-    codes: list[str] = typer.Option([], "--code", help="Only this code; may be given several times."),
+    codes: list[str] = typer.Option([], "--code", "--codes", help="Only this code; may be given several times."),
     splits: list[str] = typer.Option([], "--split", help="Only this setting: iid, alpha1, ...; past: iid-blended, ..."),
     attackers: list[int] = typer.Option([], "--attackers", min=0, help="Only cells with this many; several times."),
+    parts: str = typer.Option(None, "--parts", help="samples: numbers of parts, such as 50,250,1000."),
+    decoders: str = typer.Option("plurality", "--decoders", help="samples: plurality, consensus."),
+    seed: int = typer.Option(0, "--seed", min=0, help="samples: seed of the models and of random codes."),
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
@@ -46,6 +50,10 @@ def reproduce(
     vote files are there, so that short slots on a GPU add up; nothing is trained twice. Afterwards `codeward report` on
     the grid folder makes the page, with the figure as small multiples, the table, and what is complete.
 
+    `samples` deals the training samples to parts by a hash of their content and trains a code over the parts:
+    `--codes` partition, boosted, shifted-hash, shifted-hash-16, bagging, designed. Then it certifies how many samples
+    may be inserted, removed or relabelled (a changed input counts two) before a test label may change.
+
     `pack` puts the run folders of each setting (with --split: of these) into two small files that `codeward report`
     reads as well; `unpack` writes them out again. A study unpacks the settings it goes on with. `claims` computes the
     figures of claims.json anew and says which of those that pages quote do not agree.
@@ -64,6 +72,11 @@ def reproduce(
         return
     if study in ("pack", "unpack"):
         _pack(folder, study, [f"{dataset}-{split}" for split in splits], as_json)
+        return
+    if study == "samples":
+        reproduce_samples(
+            folder, dataset, parts, codes, decoders, seed, data_dir, votes_only, count_only, smoke, quiet, as_json
+        )
         return
     runs = plan_study(study, dataset, repeats, codes, splits, smoke, attackers=attackers)
     for setting in dict.fromkeys(path.split("/")[0] for path in runs):

@@ -7,55 +7,73 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "SAMPLE_CODES": "_sample_votes",
+    "SAMPLE_DECODERS": "_sample_tables",
     "CellStudy": "_cell_study",
     "Grid": "_grid_folder",
     "GridReport": "_grid_report",
     "PackedRun": "_packed_run",
     "PackedSetting": "_packing",
     "PlannedCell": "_sweep",
+    "SampleStudy": "_sample_votes",
     "build_grid_report": "_grid_report",
+    "certify_samples": "_sample_tables",
     "check_claims": "_claims",
+    "choose_sample_training": "_sample_votes",
     "count_grid": "_sweep",
     "count_grid_steps": "_grid_report",
     "draw_grid": "_sweep",
     "fill_claims": "_claims",
     "is_grid": "_grid_folder",
     "list_packed": "_packing",
+    "load_sample_records": "_sample_tables",
     "open_grid": "_grid_folder",
     "pack_setting": "_packing",
     "plan_cells": "_sweep",
     "plan_study": "_studies",
+    "plot_samples": "_sample_tables",
     "read_lines": "_json_lines",
     "study_grid": "_sweep",
+    "tabulate_samples": "_sample_tables",
     "unpack_setting": "_packing",
     "vote_grid": "_sweep",
+    "vote_samples": "_sample_votes",
     "write_grid_report": "_grid_report",
     "write_lines": "_json_lines",
 }
 
 __all__ = [
+    "SAMPLE_CODES",
+    "SAMPLE_DECODERS",
     "CellStudy",
     "Grid",
     "GridReport",
     "PackedRun",
     "PackedSetting",
     "PlannedCell",
+    "SampleStudy",
     "build_grid_report",
+    "certify_samples",
     "check_claims",
+    "choose_sample_training",
     "count_grid",
     "count_grid_steps",
     "draw_grid",
     "fill_claims",
     "is_grid",
     "list_packed",
+    "load_sample_records",
     "open_grid",
     "pack_setting",
     "plan_cells",
     "plan_study",
+    "plot_samples",
     "read_lines",
     "study_grid",
+    "tabulate_samples",
     "unpack_setting",
     "vote_grid",
+    "vote_samples",
     "write_grid_report",
     "write_lines",
 ]
@@ -68,6 +86,14 @@ if TYPE_CHECKING:
     from codeward.reproduction._json_lines import read_lines, write_lines
     from codeward.reproduction._packed_run import PackedRun
     from codeward.reproduction._packing import PackedSetting, list_packed, pack_setting, unpack_setting
+    from codeward.reproduction._sample_tables import (
+        SAMPLE_DECODERS,
+        certify_samples,
+        load_sample_records,
+        plot_samples,
+        tabulate_samples,
+    )
+    from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, choose_sample_training, vote_samples
     from codeward.reproduction._studies import plan_study
     from codeward.reproduction._sweep import PlannedCell, count_grid, draw_grid, plan_cells, study_grid, vote_grid
 

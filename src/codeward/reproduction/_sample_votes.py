@@ -1,0 +1,316 @@
+"""Samples as users: models over parts that a hash deals, and what they say of the test set.
+
+A code over n parts is trained as any other, part j being user j. Kept are the votes, and for run-off elections how many
+models with which vote prefer which class to which (`RunOffCounts`): scores of a thousand models would be gigabytes.
+"""
+
+import hashlib
+import io
+import json
+import os
+import time
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._files import NUMPY_PACKINGS, read_json, read_npz, write_atomic, write_text_atomic
+from codeward.codes import Code, bagging_code, partition_code, shifted_hash_code
+from codeward.decoding import RunOffCounts
+
+if TYPE_CHECKING:
+    from codeward.data import DatasetPair
+    from codeward.training import Ensemble, TrainingSettings
+
+#: Changes when a reader of older files would misread newer ones.
+FORMAT = "codeward-samples/1"
+#: Of the hash; public, since the guarantee needs no secret.
+KEY = "codeward"
+#: Models whose votes are counted and written together.
+BLOCK = 50
+#: Models a part of ``boosted``, models a sample reaches of ``shifted-hash`` (its d).
+BOOST, SPREADS = 3, {"shifted-hash": 4, "shifted-hash-16": 16}
+#: Codes over parts, in words.
+SAMPLE_CODES = {
+    "partition": "partition (DPA)",
+    "boosted": f"partition, {BOOST} models a part (boosted DPA)",
+    "shifted-hash": "shifted hash, d = 4 (Finite Aggregation)",
+    "shifted-hash-16": "shifted hash, d = 16 (Finite Aggregation)",
+    "bagging": "random (bagging)",
+    "designed": "lines of an affine plane",
+}
+
+
+@dataclass(frozen=True)
+class SampleStudy:
+    """One ensemble over hashed parts of a data set, and its files in a folder.
+
+    Attributes
+    ----------
+    folder : Path
+    dataset : str
+    n_parts : int
+        Every model learns from one sample in so many (``designed``: from one in its square root, about).
+    code_name : str
+        A key of `SAMPLE_CODES`.
+    seed : int
+        Of the models, and of codes that are drawn.
+
+    Examples
+    --------
+    >>> study = SampleStudy(Path("results/samples"), "cifar10", 50, "shifted-hash")
+    >>> study.code.n_users, study.code.n_models, study.code.row_weight  # parts, models, parts a model
+    (200, 200, 4)
+    """
+
+    folder: Path
+    dataset: str
+    n_parts: int
+    code_name: str
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the files, without endings."""
+        again = f"-seed{self.seed}" if self.seed else ""
+        return f"{self.dataset}-{self.n_parts}-{self.code_name}{again}"
+
+    @property
+    def record_file(self) -> Path:
+        """What the votes are, and what they certify."""
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def votes_file(self) -> Path:
+        """Votes, labels, and counts for run-off elections."""
+        return self.folder / f"{self.name}.npz"
+
+    @cached_property
+    def code(self) -> Code:
+        """The code over hashed parts: its users are parts."""
+        rng, n = np.random.default_rng(self.seed), self.n_parts
+        if self.code_name in SPREADS:
+            return shifted_hash_code(n, SPREADS[self.code_name], rng)
+        if self.code_name == "bagging":
+            spread = SPREADS["shifted-hash"]
+            return bagging_code(n * spread, n * spread, spread, rng)
+        if self.code_name == "boosted":
+            return Code(np.repeat(np.eye(n, dtype=bool), BOOST, axis=0), construction=f"{BOOST} models a part")
+        if self.code_name == "designed":
+            return draw_lines(n)
+        if self.code_name == "partition":
+            return partition_code(n, n)
+        raise InputError(f"--codes {self.code_name}: expected some of {', '.join(SAMPLE_CODES)}")
+
+    @property
+    def is_voted(self) -> bool:
+        """Whether the votes are there, whole."""
+        return self.record_file.is_file() and self.votes_file.is_file()
+
+    def load_record(self) -> dict[str, Any]:
+        """Read the record; something else is refused."""
+        record = read_json(self.record_file)
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            raise InputError(f"{self.record_file}: not a {FORMAT} file")
+        return record
+
+    def load_votes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], RunOffCounts]:
+        """Return votes (N, m), labels (N,), and the counts of run-off elections."""
+        found = read_npz(
+            self.votes_file,
+            ("votes", "labels", "joint"),
+            limit=1 << 30,
+            kinds="u",
+            packings=(*NUMPY_PACKINGS, zipfile.ZIP_LZMA),
+        )
+        labels = found["labels"].astype(np.int64)
+        if hash_votes(found) != self.load_record()["votes"]:
+            raise InputError(f"{self.votes_file}: not the votes that {self.record_file.name} is about")
+        votes = (found["votes"] + found["labels"]).T.astype(np.int64)  # modulo 256
+        return votes, labels, unfold_counts(found["joint"], votes)
+
+
+def draw_lines(n_parts: int) -> Code:
+    """Return the lines of the affine plane of the largest prime order q with q^2 <= ``n_parts``; q^2 parts.
+
+    Two parts are together on one line only, so that attackers hit few models twice.
+
+    Examples
+    --------
+    >>> code = draw_lines(10)
+    >>> code.n_models, code.n_users, code.row_weight
+    (12, 9, 3)
+    """
+    primes = [q for q in range(2, int(n_parts**0.5) + 1) if all(q % p for p in range(2, int(q**0.5) + 1))]
+    if not primes:
+        raise InputError(f"--codes designed: {n_parts} parts are too few for a plane; use at least 4")
+    q = primes[-1]
+    x, y = np.divmod(np.arange(q * q), q)
+    slanted = [(y - slope * x) % q == start for slope in range(q) for start in range(q)]
+    return Code(np.stack([*slanted, *(x == start for start in range(q))]), construction=f"affine plane of order {q}")
+
+
+def choose_sample_training(study: SampleStudy, pair: "DatasetPair") -> "TrainingSettings":
+    """Return the recipe for models of the study's size; from constants only, so that no sample has a say in it."""
+    from dataclasses import replace
+
+    from codeward.training import PRESETS, TrainingSettings
+
+    base = PRESETS.get(study.dataset, TrainingSettings())
+    return replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
+
+
+def vote_samples(
+    study: SampleStudy, pair: "DatasetPair", settings: "TrainingSettings", show_progress: bool = False
+) -> None:
+    """Train the models of a study and write what they say of the test set; goes on from the blocks that are there.
+
+    Parameters
+    ----------
+    study : SampleStudy
+    pair : DatasetPair
+    settings : TrainingSettings
+        Fixed before the data are seen: what depends on their amount may depend on a model's own parts only.
+    show_progress : bool
+    """
+    from codeward.data import hash_parts
+    from codeward.runs import describe_machine
+    from codeward.training import plan_models, train_ensembles
+
+    begin = time.monotonic()
+    parts = hash_parts(pair.train.images, study.code.n_users, KEY, pair.train.labels)
+    users = [pair.train.take(part) for part in parts]
+    plans = plan_models(study.code, study.seed)
+    blocks = [range(start, min(start + BLOCK, len(plans))) for start in range(0, len(plans), BLOCK)]
+    scratch = study.folder / f".{study.name}"
+    missing = [block for block in blocks if not _block_file(scratch, block).exists()]
+    sizes = [sum(len(users[user]) for user in plan.users) for plan in plans]
+    # A model without a sample says label 0, always: a constant, so that the proof holds (Proposition 30).
+    trained = [[model for model in block if sizes[model]] for block in missing]
+    devices = set()
+
+    def finished(number: int, ensemble: "Ensemble") -> None:
+        devices.add(str(ensemble.device))
+        block = missing[number]
+        scores = np.full((len(pair.test), len(block), pair.n_classes), -np.inf, dtype=np.float32)
+        scores[:, :, 0] = 0
+        known = ensemble.scores(pair.test)
+        scores[:, [block.index(model) for model in trained[number]]] = np.where(np.isnan(known), -np.inf, known)
+        counts = RunOffCounts.count(scores, joint=True)
+        kept = {"votes": scores.argmax(axis=2).T.astype(np.uint8), "joint": fold_counts(counts, len(plans))}
+        if study.code.row_weight > 1 or study.code_name == "boosted":
+            # Counts are not enough where a part feeds several models.
+            kept["orders"] = np.argsort(-scores, axis=2, kind="stable").astype(np.uint8)
+        write_atomic(_block_file(scratch, block), lambda out: np.savez_compressed(out, **kept))
+
+    train_ensembles(
+        [(users, [plans[model] for model in chosen]) for chosen in trained],
+        settings,
+        seed=study.seed,
+        show_progress=show_progress,
+        finished=finished,
+    )
+    found = [read_npz(_block_file(scratch, block), ("votes", "joint"), limit=1 << 30, kinds="u") for block in blocks]
+    labels = pair.test.labels.astype(np.uint8)
+    joint = found[0]["joint"].copy()
+    for block_found in found[1:]:
+        joint += block_found["joint"]
+    arrays = {"votes": np.concatenate([one["votes"] for one in found]) - labels, "labels": labels, "joint": joint}
+    if "orders" in found[0]:
+        orders = np.concatenate([one["orders"] for one in found], axis=1)
+        write_atomic(study.folder / f"{study.name}-orders.npz", lambda out: np.savez_compressed(out, orders=orders))
+    data = pack_arrays(arrays)
+    write_atomic(study.votes_file, lambda out: out.write(data))
+    device = devices.pop() if devices else "cpu"
+    record = {
+        "format": FORMAT,
+        "dataset": study.dataset,
+        "parts": study.n_parts,
+        "code": {"name": study.code_name, "models": study.code.n_models, "hashed_parts": study.code.n_users},
+        "code_digest": study.code.digest,
+        "key": KEY,
+        "seed": study.seed,
+        "training": settings.to_json(),
+        "samples_a_model": [min(sizes), max(sizes)],
+        "inputs": len(pair.test),
+        "classes": pair.n_classes,
+        "votes": hash_votes(arrays),
+        "seconds": round(time.monotonic() - begin, 1),
+        **describe_machine(device, _name_gpu(device)),
+        "certified": {},
+    }
+    write_text_atomic(study.record_file, json.dumps(record, indent=1) + "\n")
+    for block in blocks:
+        _block_file(scratch, block).unlink()
+    scratch.rmdir()
+
+
+def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:
+    """Return the studies whose records are in a folder, by data set, parts and code."""
+    found = []
+    for file in sorted(Path(folder).glob("*-*-*.json")):
+        record = read_json(file)
+        if isinstance(record, dict) and record.get("format") == FORMAT:
+            place = record["dataset"], record["parts"], record["code"]["name"], record["seed"]
+            found.append(SampleStudy(Path(folder), *place))
+    order = list(SAMPLE_CODES)
+    return sorted(found, key=lambda one: (one.dataset, one.n_parts, order.index(one.code_name), one.seed))
+
+
+def fold_counts(counts: RunOffCounts, n_models: int) -> NDArray[Any]:
+    """Return joint counts of the pairs a < b only, shape (N, c, c (c - 1) / 2), as small numbers."""
+    assert counts.joint is not None
+    first, second = np.triu_indices(counts.n_classes, 1)
+    return counts.joint[:, :, first, second].astype(np.uint8 if n_models < 256 else np.uint16)
+
+
+def unfold_counts(folded: NDArray[Any], votes: NDArray[np.int64]) -> RunOffCounts:
+    """Return the counts that `fold_counts` took from, given the votes (N, m)."""
+    n, c, pairs = folded.shape
+    if pairs != c * (c - 1) // 2 or len(votes) != n:
+        raise InputError(f"joint: shape {folded.shape} is not of pairs of {c} classes and {len(votes)} inputs")
+    low, high = np.triu_indices(c, 1)
+    first = (votes[:, :, None] == np.arange(c)).sum(axis=1)
+    joint = np.zeros((n, c, c, c), dtype=np.int64)
+    joint[:, :, low, high] = folded
+    joint[:, :, high, low] = first[:, :, None] - joint[:, :, low, high]
+    return RunOffCounts(first, joint.sum(axis=1), joint)
+
+
+def pack_arrays(arrays: dict[str, NDArray[Any]]) -> bytes:
+    """Return an ``.npz`` in LZMA; the same arrays give the same bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # its date is always the same
+            info.compress_type = zipfile.ZIP_LZMA
+            with archive.open(info, "w") as part:
+                np.lib.format.write_array(part, np.ascontiguousarray(array), allow_pickle=False)
+    return out.getvalue()
+
+
+def hash_votes(arrays: dict[str, NDArray[Any]]) -> str:
+    """SHA-256 of the arrays of a vote file."""
+    content = hashlib.sha256()
+    for name in ("votes", "labels", "joint"):
+        content.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
+        content.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return content.hexdigest()
+
+
+def _block_file(folder: Path, block: Sequence[int]) -> Path:
+    return folder / f"{block[0]}.npz"
+
+
+def _name_gpu(device: str) -> str | None:
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    return str(torch.cuda.get_device_name())
