@@ -25,7 +25,14 @@ _EXTRAS = (
         ("torch", "sklearn", "safetensors", "pydantic", "yaml", "jinja2", "pooch", "platformdirs", "skops"), "train"
     )
     | dict.fromkeys(("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "PIL", "starlette"), "serve")
-    | {"matplotlib": "plot", "ortools": "solver", "ray": "ray", "flwr": "flower", "cryptography": "flower"}
+    | {
+        "matplotlib": "plot",
+        "ortools": "solver",
+        "threadpoolctl": "train",
+        "ray": "ray",
+        "flwr": "flower",
+        "cryptography": "flower",
+    }
 )
 
 app = typer.Typer(

@@ -1,0 +1,25 @@
+"""Linear heads on frozen features: a user is its statistics, a row of the code a sum, a head one solve.
+
+Nothing here needs torch; only keeping heads in a model store does.
+"""
+
+from codeward.training.heads._feature_grid import GRID_BITS, GridFeatures, round_to_grid
+from codeward.training.heads._head_set import HeadSet, fit_heads
+from codeward.training.heads._row_sums import sum_row_grams
+from codeward.training.heads._statistics_message import check_statistics, pack_statistics, unpack_statistics
+from codeward.training.heads._user_statistics import StatisticsSet, UserStatistics, gather_statistics
+
+__all__ = [
+    "GRID_BITS",
+    "GridFeatures",
+    "HeadSet",
+    "StatisticsSet",
+    "UserStatistics",
+    "check_statistics",
+    "fit_heads",
+    "gather_statistics",
+    "pack_statistics",
+    "round_to_grid",
+    "sum_row_grams",
+    "unpack_statistics",
+]

@@ -1,0 +1,340 @@
+"""The heads of a code: fitted from users' statistics, voting by one product, unlearning by a subtraction."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from codeward._cores import count_cores
+from codeward._errors import InputError
+from codeward._progress import Progress, silent
+from codeward.codes import Code
+from codeward.training.heads._feature_grid import round_to_grid
+from codeward.training.heads._ridge_solve import solve_dual, solve_primal
+from codeward.training.heads._row_sums import MEMORY, sum_row_grams
+from codeward.training.heads._user_statistics import StatisticsSet, UserStatistics, gather_statistics, packed_size
+
+if TYPE_CHECKING:
+    from codeward.training import ModelStore
+    from codeward.training.backbones import Backbone
+
+#: Part of every key; raised when the same statistics give other heads.
+FORMAT = 1
+#: Scores are log-softmax of the heads' outputs times this: outputs estimate probabilities, roughly 0 to 1.
+SHARPNESS = 8.0
+#: Log-probability of a class that a row has no samples of.
+_LEAST_SCORE = np.float32(-60)
+#: Scores (inputs x models x classes) computed at a time.
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class HeadSet:
+    """Ridge heads in the order of the code's rows; a family of sub-models (`codeward.training.SubModels`).
+
+    Isolation (Proposition 15 of docs/theory.md): head i is a function of the statistics of its own users, the stated
+    ridge and the backbone, which never sees users' data.
+
+    Attributes
+    ----------
+    weights : ndarray of float32, shape (m, d, c)
+    rows : tuple of tuple of int
+        The users of each model, ascending.
+    keys : tuple of str
+        Content address of each head.
+    ridge : float
+    form : {"auto", "primal"}
+        ``auto`` solves in the samples where a row has fewer of them than features.
+    backbone : Backbone or None
+        What turns inputs into features; None: inputs are features.
+    statistics : StatisticsSet or None
+        Kept to revoke users; None for heads that were loaded.
+
+    Examples
+    --------
+    >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.1, 0.9]])
+    >>> heads = fit_heads(features, [0, 1, 0, 1], [0, 0, 1, 1], Code([[1, 0], [0, 1], [1, 1]]), n_classes=2)
+    >>> heads.votes(np.array([[0.8, 0.2]]))
+    array([[0, 0, 0]])
+    >>> heads.revoke(1).rows
+    ((0,), (0,))
+    """
+
+    weights: NDArray[np.float32] = field(repr=False)
+    rows: tuple[tuple[int, ...], ...]
+    keys: tuple[str, ...] = field(repr=False)
+    ridge: float
+    form: str = "auto"
+    backbone: "Backbone | None" = None
+    statistics: StatisticsSet | None = field(default=None, repr=False)
+    _sums: dict[int, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+
+    @property
+    def n_models(self) -> int:
+        """Number of sub-models m."""
+        return len(self.weights)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes c."""
+        return int(self.weights.shape[2])
+
+    @property
+    def width(self) -> int:
+        """Number of features d."""
+        return int(self.weights.shape[1])
+
+    def scores(self, inputs: Any) -> NDArray[np.float32]:
+        """Return log-probabilities, shape (N, m, c): log-softmax of eight times the heads' outputs."""
+        parts = [SHARPNESS * part for part in self._outputs(inputs)]
+        joined = np.concatenate(parts) if parts else np.zeros((0, self.n_models, self.n_classes), np.float32)
+        joined -= joined.max(axis=2, keepdims=True)
+        joined -= np.log(np.exp(joined).sum(axis=2, keepdims=True))
+        return np.asarray(np.maximum(joined, _LEAST_SCORE))
+
+    def votes(self, inputs: Any) -> NDArray[np.int64]:
+        """Return each head's label for each input, shape (N, m): the highest output, ties to the smaller label.
+
+        A class without samples in a head's row is not among them.
+        """
+        parts = [part.argmax(axis=2) for part in self._outputs(inputs)]
+        return np.concatenate(parts).astype(np.int64) if parts else np.zeros((0, self.n_models), np.int64)
+
+    def _outputs(self, inputs: Any) -> Iterator[NDArray[np.float32]]:
+        """Yield the outputs of all heads, one product for some inputs at a time."""
+        given = inputs if self.backbone is None else self.backbone.transform(inputs)
+        features = round_to_grid(given, self.width)
+        joined = np.ascontiguousarray(self.weights.transpose(1, 0, 2)).reshape(self.width, -1)
+        unseen = ~self.weights.any(axis=1)  # a class without samples in a row is never said
+        size = max(1, _CHUNK // joined.shape[1])
+        for start in range(0, len(features), size):
+            outputs = features.take(slice(start, start + size)).to_floats() @ joined
+            outputs = outputs.reshape(-1, self.n_models, self.n_classes)
+            outputs[:, unseen] = -np.inf
+            yield outputs
+
+    def revoke(self, user: int) -> "HeadSet":
+        """Return the heads without a user: byte for byte those that were never given it (Proposition 30).
+
+        Heads that did not learn from the user stay; models left without users are gone. Users keep their numbers.
+        """
+        if self.statistics is None:
+            raise InputError("heads: loaded without users' statistics, so nobody can be revoked; fit them again")
+        if not 0 <= user < self.statistics.n_users or not self.statistics.users[user].n_samples:
+            raise InputError(f"heads: no user {user} to revoke")
+        gone = self.statistics.users[user]
+        blank = UserStatistics.of(round_to_grid(np.zeros((0, self.width))), [], self.n_classes, gone.class_weight)
+        users = (*self.statistics.users[:user], blank, *self.statistics.users[user + 1 :])
+        statistics = replace(self.statistics, users=users)
+        triangle = gone.pack() if any(user in self.rows[model] for model in self._sums) else np.zeros(0)
+        kept = [model for model, row in enumerate(self.rows) if row != (user,)]
+        rows = tuple(tuple(other for other in self.rows[model] if other != user) for model in kept)
+        touched = [new for new, model in enumerate(kept) if user in self.rows[model]]
+        weights, sums = self.weights[kept], {}
+        for new, model in enumerate(kept):
+            if model in self._sums:
+                sums[new] = self._sums[model] - triangle if new in touched else self._sums[model]
+        settings = _Settings(self.ridge, self.form, self.backbone)
+        for new, head in settings.solve(statistics, rows, touched, sums, MEMORY, silent()):
+            weights[new] = head
+        keys = list(np.array(self.keys)[kept])
+        for new in touched:
+            keys[new] = settings.key(statistics, rows[new])
+        return replace(self, weights=weights, rows=rows, keys=tuple(map(str, keys)), statistics=statistics, _sums=sums)
+
+    def save(self, store: "ModelStore") -> None:
+        """Write every head under its key, durably; users' statistics are not written."""
+        import torch
+
+        for key, head, row in zip(self.keys, self.weights, self.rows, strict=True):
+            about = {"family": "heads", "users": list(row), "ridge": self.ridge, "form": self.form}
+            store.save_weights(key, {"head": torch.from_numpy(np.ascontiguousarray(head))}, about)
+
+    @classmethod
+    def load(
+        cls,
+        store: "ModelStore",
+        keys: Sequence[str],
+        code: Code,
+        n_classes: int,
+        ridge: float,
+        form: str = "auto",
+        backbone: "Backbone | None" = None,
+    ) -> "HeadSet":
+        """Return the heads of a store, to vote; checked against the code, the classes and the backbone.
+
+        Raises
+        ------
+        InputError
+            When the store lacks one, has it damaged, or it does not fit.
+        """
+        if len(keys) != code.n_models:
+            raise InputError(f"{store.root}: {len(keys)} keys for a code of {code.n_models} models")
+        found: list[NDArray[np.float32]] = []
+        for model, key in enumerate(keys):
+            weights = store.load_weights(key)
+            head = None if weights is None else weights.get("head")
+            if head is None:
+                raise InputError(f"{store.root}: head {model} (key {key[:12]}) is gone or damaged; fit again")
+            width = backbone.width if backbone else head.shape[0] if not found else found[0].shape[0]
+            if tuple(head.shape) != (width, n_classes) or not bool(head.isfinite().all()):
+                raise InputError(
+                    f"{store.root}: head {model} (key {key[:12]}) has shape {tuple(head.shape)} or is not "
+                    f"finite; expected {(width, n_classes)}"
+                )
+            found.append(head.float().numpy())
+        return cls(np.stack(found), _list_rows(code), tuple(keys), ridge, form, backbone)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a head depends on beside its users."""
+
+    ridge: float
+    form: str
+    backbone: "Backbone | None"
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.ridge) and self.ridge > 0):
+            raise InputError(f"ridge: expected a number above 0, got {self.ridge}")
+        if self.form not in ("auto", "primal"):
+            raise InputError(f"form: expected auto or primal, got {self.form!r}")
+
+    def key(self, statistics: StatisticsSet, row: Sequence[int]) -> str:
+        """Hash everything a head is a function of; nothing of other users enters."""
+        content = {
+            "family": "heads",
+            "format": FORMAT,
+            "data": [statistics.users[user].digest for user in row],
+            "ridge": float(self.ridge),
+            "form": self.form,
+            "backbone": self.backbone.digest if self.backbone else None,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def is_dual(self, statistics: StatisticsSet, row: Sequence[int]) -> bool:
+        """Whether a head is solved in its samples: fewer than features, all at hand as rows."""
+        users = [statistics.users[user] for user in row]
+        few = sum(user.n_samples for user in users) <= statistics.width
+        return self.form == "auto" and few and all(user.steps is not None for user in users)
+
+    def solve(
+        self,
+        statistics: StatisticsSet,
+        rows: Sequence[Sequence[int]],
+        wanted: Sequence[int],
+        sums: dict[int, NDArray[np.float64]],
+        keep: int,
+        bar: Progress,
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield the heads of some rows; ``sums`` gives row sums that are known, and takes up to ``keep`` bytes more."""
+        users, n_classes = statistics.users, statistics.n_classes
+        dual = [row for row in wanted if self.is_dual(statistics, rows[row])]
+        primal = [row for row in wanted if row not in set(dual)]
+        unknown = [row for row in primal if row not in sums]
+        room = keep // (8 * packed_size(statistics.width))
+
+        def solve_row(row: int, gram: NDArray[np.float64] | None) -> tuple[int, NDArray[np.float32]]:
+            members = [users[user] for user in rows[row]]
+            if gram is None:
+                return row, solve_dual(members, n_classes, self.ridge)
+            return row, solve_primal(gram, np.add.reduce([user.sums for user in members]), self.ridge)
+
+        def list_work() -> Iterator[tuple[int, NDArray[np.float64] | None]]:
+            yield from ((row, None) for row in dual)
+            yield from ((row, sums[row]) for row in primal if row in sums)
+            if unknown:
+                found = sum_row_grams(statistics, [rows[row] for row in unknown])
+                for number, gram in found:
+                    if len(sums) < room:
+                        sums[unknown[number]] = gram.copy()
+                    yield unknown[number], gram
+
+        # One core a head: the last bits of a solve depend on how many share it. Sums are exact on any number.
+        n_workers = count_cores()
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(n_workers) as pool:
+            running: set[Future[tuple[int, NDArray[np.float32]]]] = set()
+            for row, gram in list_work():
+                running.add(pool.submit(solve_row, row, gram))
+                if len(running) > 2 * n_workers:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    for task in done:
+                        yield task.result()
+                        bar.advance()
+            for task in running:
+                yield task.result()
+                bar.advance()
+
+
+def fit_heads(
+    features: Any,
+    labels: Any,
+    users: Any,
+    code: Code,
+    n_classes: int,
+    ridge: float = 0.1,
+    class_weight: Sequence[int] | None = None,
+    form: str = "auto",
+    backbone: "Backbone | None" = None,
+    keep_sums: int = MEMORY,
+    progress: Progress | None = None,
+) -> HeadSet:
+    """Fit one ridge head a row of the code, each on the statistics of its own users.
+
+    A head minimises sum over samples of weight |W^T z - onehot(label)|^2 + ridge |W|^2. Nothing is centred, scaled or
+    chosen across users (isolation, Proposition 15 of docs/theory.md).
+
+    Parameters
+    ----------
+    features : array-like of float, shape (N, d), or GridFeatures, or StatisticsSet
+        Rounded to multiples of 2^-12, rows of norm above one scaled down; or users' statistics, then ``labels`` and
+        ``users`` are None.
+    labels, users : array-like of int, shape (N,)
+    code : Code
+    n_classes : int
+    ridge : float
+        Stated, never estimated.
+    class_weight : sequence of int, optional
+        How often a sample of each class counts.
+    form : {"auto", "primal"}
+        ``primal`` solves in the features always: what statistics without feature rows allow.
+    backbone : Backbone, optional
+        What made the features; becomes part of the keys.
+    keep_sums : int
+        Bytes of row sums kept for `HeadSet.revoke`; without them it sums again.
+    progress : Progress, optional
+        Advances by one a head.
+
+    Examples
+    --------
+    >>> heads = fit_heads([[1.0, 0.0], [0.0, 1.0]], [0, 1], [0, 1], Code([[1, 1], [1, 1]]), n_classes=2)
+    >>> heads.n_models, heads.votes([[0.0, 0.3]])
+    (2, array([[1, 1]]))
+    """
+    settings = _Settings(float(ridge), form, backbone)
+    if isinstance(features, StatisticsSet):
+        statistics = features
+        if (statistics.n_users, statistics.n_classes) != (code.n_users, n_classes):
+            raise InputError(
+                f"statistics: of {statistics.n_users} users and {statistics.n_classes} classes, "
+                f"the code has {code.n_users} users, and {n_classes} classes were asked for"
+            )
+    else:
+        statistics = gather_statistics(features, labels, users, n_classes, code.n_users, class_weight)
+    rows, sums = _list_rows(code), dict[int, NDArray[np.float64]]()
+    weights = np.empty((len(rows), statistics.width, n_classes), np.float32)
+    solved = settings.solve(statistics, rows, range(len(rows)), sums, keep_sums, progress or silent())
+    for row, head in solved:
+        weights[row] = head
+    keys = tuple(settings.key(statistics, row) for row in rows)
+    return HeadSet(weights, rows, keys, settings.ridge, form, backbone, statistics, sums)
+
+
+def _list_rows(code: Code) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(np.flatnonzero(row).tolist()) for row in code.matrix)
