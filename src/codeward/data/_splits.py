@@ -100,7 +100,7 @@ def hash_parts(
     The part is the BLAKE2b digest of the input under ``key``, modulo ``n_parts``. Label, position and the other samples
     have no say in it, and the order inside a part is canonical (by digest, then label). So one inserted sample, one
     removed sample or one new label changes one part, and one changed input two; the other parts stay as they are, to
-    the byte (Proposition 30 of docs/theory.md). Equal inputs land in the same part. The guarantee needs
+    the byte (Proposition 32 of docs/theory.md). Equal inputs land in the same part. The guarantee needs
     no secret; a secret key keeps an attacker from choosing which part a sample hits.
 
     Parameters

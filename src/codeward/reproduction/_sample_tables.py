@@ -36,7 +36,7 @@ def certify_samples(study: SampleStudy, decoders: Sequence[str], progress: Progr
     """Certify the votes of a study by every decoder that is missing in its record; write and return the record.
 
     A figure of k samples counts test inputs that are right and whose label no attack on k parts changes (*arbitrary*:
-    models that learn from them may say anything), hence no k samples (Proposition 30 of docs/theory.md).
+    models that learn from them may say anything), hence no k samples (Proposition 32 of docs/theory.md).
     """
     bar, record = progress or silent(), study.load_record()
     missing = [name for name in decoders if name not in record["certified"]]

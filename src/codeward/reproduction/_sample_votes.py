@@ -191,7 +191,7 @@ def vote_samples(
     scratch = study.folder / f".{study.name}"
     missing = [block for block in blocks if not _block_file(scratch, block).exists()]
     sizes = [sum(len(users[user]) for user in plan.users) for plan in plans]
-    # A model without a sample says label 0, always: a constant, so that the proof holds (Proposition 30).
+    # A model without a sample says label 0, always: a constant, so that the proof holds (Proposition 32).
     trained = [[model for model in block if sizes[model]] for block in missing]
     devices = set()
 
