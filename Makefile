@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: run test test-slow lint format docs docs-serve bench mutate clean
+.PHONY: run test test-slow lint format docs docs-serve dist bench mutate clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,16 @@ docs: $(STAMP)
 
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
+
+# Wheel and source archive, checked; then the wheel in fresh environments with each extra alone (minutes).
+# Its tools have an environment of their own: twine and Flower ask for different versions of packaging.
+dist:
+	rm -rf dist build/tools
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/pip install --quiet "build>=1.2" "twine>=6.0"
+	build/tools/bin/python -m build --quiet
+	build/tools/bin/twine check --strict dist/*
+	bash .ci/check-dist
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
