@@ -38,9 +38,8 @@ _EXTRAS = (
 app = typer.Typer(
     name="codeward",
     help="Provable backdoor defense for collaborative learning.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -53,13 +52,32 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+#: What ``codeward`` alone prints: the way through the commands, for whoever is here for the first time.
+_GUIDE = """\
+codeward: provable backdoor defense for collaborative learning
+
+  see it work         codeward run -o runs/demo
+  read the result     codeward report runs/demo
+  on your own data    codeward train people.csv --user clinic -o runs/mine
+  guard an endpoint   codeward serve runs/mine
+  remove somebody     codeward revoke runs/mine clinic-03
+  only the code       codeward design --users 12 --attackers 2 -o code.json
+  only the votes      codeward decode votes.npz --code code.json
+
+codeward --help lists all commands; codeward COMMAND --help explains one.
+codeward --install-completion completes commands with the Tab key."""
+
+
 @app.callback()
 def codeward(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
     ),
 ) -> None:
     """Decide by a code which user feeds which sub-model; read the votes as a received word."""
+    if context.invoked_subcommand is None:
+        typer.echo(_GUIDE)
 
 
 # One line a command, in the order of `codeward --help`.

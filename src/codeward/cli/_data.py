@@ -14,7 +14,10 @@ _NAMES = typer.Argument(None, metavar="[NAME]...", help="Data sets; all when non
 
 @data_app.command("list")
 def list_datasets(data_dir: Path = _DIR, as_json: bool = _JSON) -> None:
-    """List the data sets codeward knows by name and where their files go."""
+    """List the data sets codeward knows by name and where their files go.
+
+    Example: codeward data list --data-dir data
+    """
     from codeward.data import CATALOG, find_data_dir
 
     folder = find_data_dir(data_dir)
@@ -53,7 +56,10 @@ def fetch(
 
 @data_app.command("check")
 def check(names: list[str] = _NAMES, data_dir: Path = _DIR, as_json: bool = _JSON) -> None:
-    """Verify the files that are there against their checksums; exits 1 when a named or present set is not whole."""
+    """Verify the files that are there against their checksums; exits 1 when a named or present set is not whole.
+
+    Example: codeward data check mnist --data-dir data
+    """
     from codeward.data import check_dataset
 
     states = {name: check_dataset(name, data_dir) for name in _pick(names)}

@@ -1,0 +1,33 @@
+"""Every command explains itself, with an example, on a terminal of 80 columns."""
+
+import click
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from codeward.cli._app import app
+
+
+def list_commands(command, path=()):
+    if isinstance(command, click.Group):
+        return [found for name in command.commands for found in list_commands(command.commands[name], (*path, name))]
+    return [path]
+
+
+@pytest.mark.parametrize("path", list_commands(get_command(app)), ids=" ".join)
+def test_help_has_an_example_and_fits_the_terminal(path):
+    shown = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}).invoke(app, [*path, "--help"])
+    assert shown.exit_code == 0
+    assert "Example" in shown.output
+    assert f"codeward {' '.join(path)}" in " ".join(shown.output.split())
+    assert max(map(len, shown.output.splitlines())) <= 80
+
+
+def test_the_command_alone_prints_a_guide(capsys):
+    from codeward.cli import main
+
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    named = {line.split("codeward ")[1].split()[0] for line in text.splitlines() if line.startswith("  ")}
+    assert named <= set(get_command(app).commands) | {"train"}
