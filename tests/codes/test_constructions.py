@@ -108,6 +108,7 @@ NAMED = [
     ("g", 6, 16, 11, 1, 1, 1),
     ("h16", 16, 16, 4, 3, 3, 2),
     ("btc3416", 16, 16, 4, 4, 3, 3),
+    ("btc2412", 15, 12, 4, 3, 3, 2),
     ("fa", 12, 12, 4, 3, 1, 1),
     ("bcc248", 6, 8, 4, 2, 2, 0),
     ("toy-a", 3, 6, 2, 2, 1, 0),
@@ -122,6 +123,12 @@ def test_the_papers_codes_are_what_the_paper_says(name, models, users, weight, d
     found = inspect(named_code(name))
     assert (found.code.n_models, found.code.n_users, found.code.row_weight) == (models, users, weight)
     assert (found.detect, found.correct, found.track) == (detect, correct, track)
+
+
+def test_the_default_code_has_room_for_a_wrong_vote():
+    found = inspect(named_code("btc2412"), 3)
+    assert found.margin == (6, 3, 2)
+    assert found.margin_track[:2] == (5, 3)
 
 
 def test_code_h_and_the_tracking_example_track_two_attackers():
