@@ -61,7 +61,7 @@ _HOME = {
     "make_card": "_certificate_card",
     "name_triggered": "_run_folder",
     "observe": "_run_decoder",
-    "parse_yaml": "_config",
+    "parse_yaml": "_yaml",
     "rate": "_records",
     "save_record": "_records",
     "share": "_records",
@@ -123,7 +123,6 @@ if TYPE_CHECKING:
         SplitSection,
         TrainingSection,
         load_config,
-        parse_yaml,
     )
     from codeward.runs._federated_config import FederatedConfig, FederatedSection, load_federated_config
     from codeward.runs._listing import find_cell, list_cells
@@ -141,6 +140,7 @@ if TYPE_CHECKING:
     from codeward.runs._run_decoder import observe
     from codeward.runs._run_folder import RunFolder, find_code, name_triggered
     from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees, sum_up_guarantees
+    from codeward.runs._yaml import parse_yaml
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from codeward._errors import InputError
-from codeward._files import read_text
 from codeward._ray_address import check_address
+from codeward.runs._yaml import parse_yaml, read_yaml, shorten
 
 #: Share of an attacker's data that is poisoned in the paper.
 FRACTION = 0.05
@@ -23,10 +23,8 @@ FRACTION = 0.05
 #: 98.5 to 99.7% at 0.5 (code c). The paper's setting is an attack that works (99%).
 FRACTIONS: dict[str, float] = {"digits": 0.5}
 
-#: Longest and deepest YAML that is read: the loader takes a second for 32 kB of brackets.
-MAX_BYTES, MAX_DEPTH = 2**15, 20
-#: Mistakes that an error tells of, and characters of what was given instead.
-MAX_TOLD, MAX_SHOWN = 20, 80
+#: Mistakes that an error tells of.
+MAX_TOLD = 20
 
 
 class Section(BaseModel):
@@ -291,73 +289,11 @@ def load_config(
         return kind.model_validate(content)
     except ValidationError as error:
         where = f"{path}: " if path else ""
-        problems = [f"{_shorten('.'.join(map(str, item['loc'])) or 'config')}: {_explain(item)}"
+        problems = [f"{shorten('.'.join(map(str, item['loc'])) or 'config')}: {_explain(item)}"
                     for item in error.errors()[:MAX_TOLD]]  # fmt: skip
         if error.error_count() > MAX_TOLD:
             problems.append(f"and {error.error_count() - MAX_TOLD} more")
         raise InputError(where + "; ".join(problems)) from error
-
-
-def read_yaml(path: str | os.PathLike[str]) -> Any:
-    """Read a small YAML file, from whomever it is: what is too long, too deep or repeated by aliases is refused."""
-    if not Path(path).is_file():
-        raise InputError(f"{path}: no such configuration file")
-    return parse_yaml(read_text(path, MAX_BYTES), str(path))
-
-
-def parse_yaml(text: str, what: str) -> Any:
-    """Read YAML from somebody else as `read_yaml` does; ``what`` names it in errors.
-
-    Examples
-    --------
-    >>> parse_yaml("users: 12", "the configuration")
-    {'users': 12}
-    """
-    try:
-        if len(text) > MAX_BYTES:
-            raise InputError(f"{what}: more than {MAX_BYTES:,} characters")
-        return yaml.load(text, Loader=_Loader)
-    except InputError:
-        raise
-    except Exception as error:  # PyYAML raises whatever comes up on values that are not what their tag says
-        raise InputError(f"{what}: not readable as YAML: {' '.join(str(error).split())[:400]}") from error
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader without what turns a small file into a large object, and with equal keys refused."""
-
-    _depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node; aliases, and nesting deeper than any configuration has, are mistakes."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported")
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH}")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping, and refuse a key that stands there twice: the safe loader takes the last in silence."""
-        seen = set()
-        for key, _ in node.value:
-            name = getattr(key, "value", None)
-            if isinstance(name, str) and name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{name} stands there twice", key.start_mark)
-            seen.add(name if isinstance(name, str) else id(key))
-        return super().construct_mapping(node, deep)
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Build a whole number of 64 bits at most: Python does not even print one of thousands of digits."""
-        value = int(super().construct_yaml_int(node))
-        if abs(value) >= 1 << 63:
-            raise yaml.constructor.ConstructorError(None, None, "a number of more than 64 bits", node.start_mark)
-        return value
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _flatten(content: dict[str, Any], head: str = "") -> dict[str, Any]:
@@ -383,16 +319,11 @@ def _apply(content: dict[str, Any], override: str) -> None:
         place = place[section]
         if not isinstance(place, dict):
             raise InputError(f"--set {override}: {section} is not a section")
-    place[last] = parse_yaml(text, f"--set {_shorten(override)}")
+    place[last] = parse_yaml(text, f"--set {shorten(override)}")
 
 
 def _explain(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         return "unknown key"
-    message: str = _shorten(item["msg"].removeprefix("Value error, "), 400)
-    return f"{message} (got {_shorten(repr(item['input']))})" if item["loc"] else message
-
-
-def _shorten(text: str, length: int = MAX_SHOWN) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= length else f"{line[:length]}..."
+    message: str = shorten(item["msg"].removeprefix("Value error, "), 400)
+    return f"{message} (got {shorten(repr(item['input']))})" if item["loc"] else message

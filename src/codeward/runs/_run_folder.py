@@ -10,9 +10,10 @@ from pathlib import Path
 from codeward._errors import InputError
 from codeward._files import remove_leftovers, write_text_atomic
 from codeward.codes import Code, design, named_code
-from codeward.runs._config import RunConfig, load_config, read_yaml
+from codeward.runs._config import RunConfig, load_config
 from codeward.runs._federated_config import FederatedConfig
 from codeward.runs._records import load_record
+from codeward.runs._yaml import read_yaml
 
 
 @dataclass(frozen=True)
