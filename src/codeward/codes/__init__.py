@@ -7,10 +7,8 @@ from codeward.codes._constructions import (
     bit_code,
     duplicated_code,
     kautz_singleton_code,
-    list_named_codes,
     minimal_code,
     minimal_correcting_code,
-    named_code,
     partition_code,
     random_separable_code,
     shifted_hash_code,
@@ -27,6 +25,7 @@ from codeward.codes._inspection import (
     plot_trade_off,
     sketch_code,
 )
+from codeward.codes._named_codes import list_named_codes, named_code
 from codeward.codes._patterns import (
     PatternTable,
     count_attacker_sets,
