@@ -11,12 +11,12 @@ from torch import nn
 from codeward._progress import silent
 from codeward.data import Overlay, Samples
 from codeward.training import PRESETS, ModelPlan
-from codeward.training._adam import WeightGroup, make_update
 from codeward.training._device_samples import DeviceSamples
 from codeward.training._graph_engine import GraphTrainer, _prepare, make_loss
 from codeward.training._jobs import Job, Reporter, TrainingContext
 from codeward.training._loop_engine import train_loop
-from codeward.training._replaced_layers import CounterDropout, PatchConv2d, draws_globally, own_dropout, use_patches
+from codeward.training._optimizers import WeightGroup, make_update
+from codeward.training._replaced_layers import CounterDropout, draws_globally, own_dropout
 
 
 def make_context(recipe, shape, finish):
@@ -61,7 +61,8 @@ def test_the_step_of_a_batch_norm_network_has_the_gradients_and_statistics_of_au
     stream = start.stream
     trainer = GraphTrainer(context, len(stream), make_loss(context), make_update(recipe))
     trainer.load(start)
-    inputs = (trainer.index, trainer.shifts, trainer.counts, trainer.full, trainer.position, trainer.seed)
+    batch = trainer.index, trainer.shifts, trainer.counts, trainer.shares
+    inputs = (*batch, trainer.full, trainer.position, trainer.seed)
     loss = trainer.loss(trainer.parameters, trainer.buffers, *inputs)
     grads = dict(zip(trainer.parameters, torch.autograd.grad(loss, list(trainer.parameters.values())), strict=True))
 
@@ -115,22 +116,10 @@ def test_the_flat_optimizer_equals_torch_adam(joined):
         for twin in twins:
             twin.grad = torch.randn(twin.shape, generator=generator)
         optimizer.step()
-        group.step([twin.grad for twin in twins])
+        group.step([twin.grad for twin in twins], torch.zeros(1))
     for twin, master, leaf in zip(twins, group.masters, group.leaves, strict=True):
         assert torch.allclose(twin, master, atol=1e-6)
         assert torch.equal(master, leaf.detach())
-
-
-@pytest.mark.parametrize(("channels", "padding"), [(1, 0), (3, 1), (3, (0, 1))])
-def test_a_convolution_by_patches_is_the_same_function(channels, padding):
-    network = nn.Sequential(nn.Conv2d(channels, 6, 3, padding=padding), nn.Conv2d(6, 4, 3))
-    images = torch.randn(5, channels, 9, 8, generator=torch.Generator().manual_seed(0))
-    wanted = network(images)
-    names = list(network.state_dict())
-    use_patches(network)
-    assert [type(layer) for layer in network] == [PatchConv2d, nn.Conv2d]
-    assert list(network.state_dict()) == names
-    assert torch.allclose(network(images), wanted, atol=1e-5)
 
 
 def test_counter_dropout_keeps_the_stated_share_and_follows_its_key_only():

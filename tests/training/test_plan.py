@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.training import ModelPlan, TrainingSettings, plan_batches, plan_models
-from codeward.training._plan import N_SHIFTS, batch_width, count_steps
+from codeward.training._plan import batch_width, count_shifts, count_steps
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
 
@@ -44,7 +44,7 @@ def test_the_stream_of_a_model_does_not_depend_on_other_users_data():
     moved = np.where(beside.index >= 950, beside.index - 890, beside.index)
     assert (moved == alone.index).all()
     assert (alone.shifts == beside.shifts).all()
-    assert alone.shifts.max() < N_SHIFTS
+    assert alone.shifts.max() < 2 * count_shifts("crop-flip") ** 2
 
 
 def test_seeds_follow_the_set_of_users_and_the_replica_not_the_row():

@@ -12,7 +12,7 @@ from codeward.attacks import AttackGroup, draw_groups, poison_users, trigger_inp
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, halve_test, load_dataset, split_dirichlet, split_groups, split_iid
 from codeward.runs import RunConfig
-from codeward.training import PRESETS, TrainingSettings
+from codeward.training import TrainingSettings, choose_recipe
 
 Parts = Sequence[NDArray[np.int64]]
 
@@ -169,9 +169,9 @@ def choose_training(config: RunConfig, pair: DatasetPair) -> TrainingSettings:
     3
     """
     # By the configured name: a file that happens to be called mnist.npz is not MNIST.
-    base = PRESETS.get(config.dataset, TrainingSettings())
+    base = choose_recipe(config.dataset, config.training.recipe or "modern")
     base = replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
-    given = config.training.model_dump(exclude={"engine", "device"}, exclude_none=True)
+    given = config.training.model_dump(exclude={"engine", "device", "recipe"}, exclude_none=True)
     return replace(base, **given)
 
 

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, ClassVar, Literal, TypeVar, overload
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -123,8 +123,14 @@ class AttackSection(Section):
         return self
 
 
+#: Training settings that the first runs did not have.
+_LATER_SETTINGS = ("optimizer", "schedule", "label_smoothing", "batches", "cutout", "mixup", "jitter")
+
+
 class TrainingSection(Section):
-    """Overrides of the data set's recipe (see `codeward.training.PRESETS`).
+    """The recipe of the sub-models (see `codeward.training.choose_recipe`) and overrides of it.
+
+    ``recipe``: ``modern``, unless said otherwise (federations: ``paper``), or ``paper``.
 
     Examples
     --------
@@ -132,12 +138,20 @@ class TrainingSection(Section):
     {'epochs': 3, 'engine': 'auto', 'device': 'auto'}
     """
 
+    recipe: Literal["modern", "paper"] | None = None
     architecture: str | None = None
     epochs: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)
     weight_decay: float | None = Field(default=None, ge=0)
-    augmentation: Literal["none", "crop-flip"] | None = None
+    augmentation: Literal["none", "crop-flip", "shift", "shift-flip", "warp"] | None = None
+    optimizer: Literal["adam", "sgd"] | None = None
+    schedule: Literal["constant", "one-cycle"] | None = None
+    label_smoothing: float | None = Field(default=None, ge=0, lt=1)
+    batches: Literal["user", "mixed"] | None = None
+    cutout: int | None = Field(default=None, ge=0)
+    mixup: float | None = Field(default=None, ge=0)
+    jitter: float | None = Field(default=None, ge=0)
     precision: Literal["auto", "float32", "bfloat16"] | None = None
     engine: Literal["auto", "loop", "compiled", "graphs", "stacked", "lanes"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -168,6 +182,9 @@ class RunConfig(Section):
     >>> config.differences(RunConfig(code={"name": "c"}))
     ['code.name: "d" here, "c" there']
     """
+
+    #: What ``training.recipe`` is when a configuration does not say.
+    default_recipe: ClassVar[Literal["modern", "paper"]] = "modern"
 
     dataset: str = "digits"
     data_dir: Path | None = None
@@ -208,6 +225,12 @@ class RunConfig(Section):
             object.__setattr__(self, "attack", self.attack.model_copy(update={"fraction": fraction}))
         return self
 
+    @model_validator(mode="after")
+    def _resolve_recipe(self) -> "RunConfig":
+        if self.training.recipe is None:
+            object.__setattr__(self, "training", self.training.model_copy(update={"recipe": self.default_recipe}))
+        return self
+
     @property
     def digest(self) -> str:
         """SHA-256 of everything that decides the figures of a cell.
@@ -217,6 +240,10 @@ class RunConfig(Section):
         """
         elsewhere: Any = {"data_dir": True, "store": True, "cluster": True, "repeats": True, "attack": {"attackers"}}
         content = self.model_dump(mode="json", exclude=elsewhere)
+        # Settings that came later than the first runs, where they are as in those: their digests stay what they are.
+        earlier = {"recipe": "paper"} | dict.fromkeys(_LATER_SETTINGS)
+        training = content["training"]
+        content["training"] = {name: value for name, value in training.items() if value != earlier.get(name, ...)}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def described(self) -> dict[str, Any]:

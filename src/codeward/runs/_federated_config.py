@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -50,10 +50,15 @@ class FederatedConfig(RunConfig):
     'median'
     """
 
+    #: The modern recipes are for pooled training: a rate that falls to 0, a stem fitted to all users of a model.
+    default_recipe: ClassVar[Literal["modern", "paper"]] = "paper"
+
     federated: FederatedSection = FederatedSection()
 
     @model_validator(mode="after")
     def _no_pooled_training(self) -> "FederatedConfig":
+        if self.training.recipe == "modern":
+            raise ValueError("training.recipe: a federation trains by the paper's; leave it out")
         if self.training.epochs is not None:
             raise ValueError("training.epochs: a federation counts federated.rounds and federated.local_epochs")
         if self.training.engine != "auto" or self.cluster is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "ARCHITECTURES": "_architectures",
+    "MODERN": "_training_settings",
     "PRESETS": "_training_settings",
     "BatchStream": "_plan",
     "BatchedEnsemble": "_batched_inference",
@@ -19,6 +20,7 @@ _HOME = {
     "TrainingSettings": "_training_settings",
     "Weights": "_jobs",
     "build_network": "_architectures",
+    "choose_recipe": "_training_settings",
     "drop_users": "_plan",
     "fingerprint": "_architectures",
     "model_key": "_model_store",
@@ -32,6 +34,7 @@ _HOME = {
 
 __all__ = [
     "ARCHITECTURES",
+    "MODERN",
     "PRESETS",
     "BatchStream",
     "BatchedEnsemble",
@@ -43,6 +46,7 @@ __all__ = [
     "TrainingSettings",
     "Weights",
     "build_network",
+    "choose_recipe",
     "drop_users",
     "fingerprint",
     "model_key",
@@ -65,7 +69,7 @@ if TYPE_CHECKING:
     from codeward.training._ray_cluster import Cluster
     from codeward.training._sub_models import SubModels
     from codeward.training._train import train_ensemble, train_ensembles
-    from codeward.training._training_settings import PRESETS, TrainingSettings
+    from codeward.training._training_settings import MODERN, PRESETS, TrainingSettings, choose_recipe
 
 
 def __getattr__(name: str) -> Any:

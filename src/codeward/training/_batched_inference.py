@@ -45,6 +45,7 @@ class BatchedEnsemble:
     def __init__(self, ensemble: Ensemble) -> None:
         settings = ensemble.settings
         self.shape, self.n_classes, self.n_models = ensemble.shape, settings.n_classes, ensemble.n_models
+        self._averages_flips = settings.averages_flips
         self._mean = torch.tensor(settings.mean).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(settings.std).view(-1, 1, 1)
         networks = [
@@ -69,7 +70,9 @@ class BatchedEnsemble:
             return np.zeros((0, self.n_models, self.n_classes), dtype=np.float32)
         with torch.inference_mode():
             ready = (torch.from_numpy(np.ascontiguousarray(images)) - self._mean) * self._scale
-            logits = torch.cat([self._forward(ready[at : at + _BATCH]) for at in range(0, len(ready), _BATCH)], dim=1)
+            sides = (ready, ready.flip(3)) if self._averages_flips else (ready,)
+            parts = [[self._forward(side[at : at + _BATCH]) for at in range(0, len(ready), _BATCH)] for side in sides]
+            logits = torch.stack([torch.cat(part, dim=1) for part in parts]).mean(0)
             return torch.log_softmax(logits, dim=2).permute(1, 0, 2).contiguous().numpy()
 
 

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from codeward._errors import InputError
-from codeward.data import Samples
-from codeward.training._plan import SHIFTS
-from codeward.training._training_settings import CROP_PADDING, TrainingSettings
+from codeward.data import Samples, render
+from codeward.training._augmentation import warp
+from codeward.training._plan import count_shifts
+from codeward.training._training_settings import TrainingSettings
 
 
 class DeviceSamples:
@@ -26,29 +28,38 @@ class DeviceSamples:
     Notes
     -----
     Batches come out as (..., height, width, channels): a batch is then in the channels-last order that convolutions
-    prefer, by a change of strides only. Overlays go on after augmentation and before normalisation; place 0 of the
-    overlay table is the empty overlay, which leaves every bit of a pixel as it is.
+    prefer, by a change of strides only. In the paper's recipe overlays go on after augmentation and before
+    normalisation; place 0 of the overlay table is the empty overlay, which leaves every bit of a pixel as it is. In the
+    modern ones (`TrainingSettings.stamps_first`) they are part of the images from the start, rounded to whole pixel
+    values, and move with them: an attacker hands in finished images.
     """
 
     def __init__(self, users: Sequence[Samples], settings: TrainingSettings, device: torch.device) -> None:
         check_samples(users, settings)
         self.device = device
-        self.augments = settings.augmentation == "crop-flip"
-        images = np.concatenate([samples.images for samples in users]).transpose(0, 2, 3, 1)
+        self.warps = settings.augmentation == "warp"
+        self.n_shifts = count_shifts(settings.augmentation)
+        self.augments = settings.augmentation != "none"
+        self.padding = self.n_shifts // 2 if self.augments else 0
+        stamped = settings.stamps_first
+        parts = [_stamp(samples) if stamped else samples.images for samples in users]
+        images = np.concatenate(parts).transpose(0, 2, 3, 1)
         self.height, self.width = images.shape[1:3]
-        if self.augments:
-            border = (CROP_PADDING, CROP_PADDING)
-            images = np.pad(images, ((0, 0), border, border, (0, 0)))
+        if self.padding:
+            border = (self.padding, self.padding)
+            mirror = stamped and min(images.shape[1:3]) > self.padding
+            images = np.pad(images, ((0, 0), border, border, (0, 0)), mode="reflect" if mirror else "constant")
         self.images = torch.from_numpy(np.ascontiguousarray(images)).to(device)
         self.labels = torch.from_numpy(np.concatenate([samples.labels for samples in users])).to(device)
-        overlays = [overlay for samples in users for overlay in samples.overlays]
+        overlays = [] if stamped else [overlay for samples in users for overlay in samples.overlays]
         starts = np.cumsum([0] + [len(samples.overlays) for samples in users])
         ids = [
             np.where(s.overlay_ids < 0, 0, s.overlay_ids + 1 + start) for s, start in zip(users, starts, strict=False)
         ]
         self.overlay_ids = torch.from_numpy(np.concatenate(ids).astype(np.int64)).to(device)
         empty = np.zeros((1, *users[0].images.shape[1:]), dtype=np.float32)
-        self.has_overlays = bool(overlays)
+        # Always on a GPU: the compiled step must be the same program whether or not somebody's data has overlays.
+        self.has_overlays = bool(overlays) or (device.type == "cuda" and not stamped)
         self.overlay_values, self.overlay_alpha = (
             torch.from_numpy(np.ascontiguousarray(np.concatenate(table).transpose(0, 2, 3, 1))).to(device)
             for table in (
@@ -61,7 +72,7 @@ class DeviceSamples:
         self.rows = torch.arange(self.height, device=device)
         self.columns = torch.arange(self.width, device=device)
 
-    def gather(self, index: Tensor, shifts: Tensor | None = None) -> Tensor:
+    def gather(self, index: Tensor, shifts: Tensor | None = None, key: Tensor | None = None) -> Tensor:
         """Return normalised float32 images, shape (*index.shape, height, width, channels).
 
         Parameters
@@ -70,28 +81,40 @@ class DeviceSamples:
             Positions in the concatenation.
         shifts : Tensor of uint8, same shape, optional
             Augmentation codes of a `BatchStream`; without them images come as they are.
+        key : Tensor of int32, no axes, optional
+            Of the step: what warps are drawn from; without it there are none.
         """
         flat = index.reshape(-1)
-        picked = self._crop(flat, shifts) if self.augments else self.images[flat]
+        picked = self._crop(flat, shifts) if self.padding else self.images[flat]
         pixels = picked.float() / 255
-        if self.has_overlays or self.device.type == "cuda":
-            # Always on a GPU: the compiled step must be the same program whether or not somebody's data has overlays.
+        if key is not None and self.warps:
+            pixels = warp(pixels, key)
+        if self.has_overlays:
             ids = self.overlay_ids[flat]
             alpha = self.overlay_alpha[ids]
             pixels = pixels * (1 - alpha) + alpha * self.overlay_values[ids]
         return ((pixels - self.mean) * self.scale).reshape(*index.shape, *pixels.shape[1:])
 
     def _crop(self, flat: Tensor, shifts: Tensor | None) -> Tensor:
+        border, n = self.padding, self.n_shifts
         if shifts is None:
-            return self.images[
-                flat, CROP_PADDING : CROP_PADDING + self.height, CROP_PADDING : CROP_PADDING + self.width
-            ]
+            return self.images[flat, border : border + self.height, border : border + self.width]
         codes = shifts.reshape(-1).long()
-        flip, crop = codes // (SHIFTS * SHIFTS), codes % (SHIFTS * SHIFTS)
-        rows = (crop // SHIFTS)[:, None] + self.rows
+        flip, crop = codes // (n * n), codes % (n * n)
+        rows = (crop // n)[:, None] + self.rows
         columns = torch.where(flip[:, None] == 1, self.width - 1 - self.columns, self.columns)
-        columns = (crop % SHIFTS)[:, None] + columns
+        columns = (crop % n)[:, None] + columns
         return self.images[flat[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def _stamp(samples: Samples) -> NDArray[np.uint8]:
+    """Return images with their overlays laid on, rounded to whole pixel values."""
+    images = samples.images
+    marked = np.flatnonzero(samples.overlay_ids >= 0)
+    if len(marked):
+        images = images.copy()
+        images[marked] = np.rint(render(samples.take(marked)) * 255).clip(0, 255).astype(np.uint8)
+    return images
 
 
 def arrange(images: Tensor) -> Tensor:

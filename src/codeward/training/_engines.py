@@ -1,6 +1,7 @@
 """Which engine trains an architecture on a device: a fixed rule, so that the choice never changes a model's bytes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from codeward._errors import InputError
 from codeward.training._architectures import Shape
 from codeward.training._jobs import Job, TrainingContext
 from codeward.training._replaced_layers import draws_globally
+from codeward.training._training_settings import TrainingSettings
 
 ENGINES = ("auto", "loop", "compiled", "graphs")
 
@@ -20,22 +22,26 @@ _FORMER_NAMES = {"compiled": "stacked", "graphs": "lanes"}
 COMPILED_LIMIT = 20_000_000
 
 
-def choose_engine(network: nn.Module, shape: Shape, device: torch.device, engine: str) -> str:
+def choose_engine(
+    network: nn.Module, shape: Shape, device: torch.device, engine: str, settings: TrainingSettings
+) -> str:
     """Return ``loop``, ``compiled`` or ``graphs``; former names (``stacked``, ``lanes``) are understood.
 
-    The rule looks at the architecture and the device type only. It must not look at how many models are left to train
-    or at a stopwatch: the last bits of a model depend on the engine, and a model must come out the same when the others
-    are cached already. Measurements (docs/training-speed.md) are behind the rule instead.
+    The rule looks at the architecture, the recipe and the device type only. It must not look at how many models are
+    left to train or at a stopwatch: the last bits of a model depend on the engine, and a model must come out the same
+    when the others are cached already. Measurements (docs/training-speed.md) are behind the rule instead.
 
     - GPU: ``graphs`` (a CUDA graph of one step), ``loop`` for networks that draw random numbers inside ``forward``.
-    - CPU: ``compiled`` for sequential networks up to `COMPILED_LIMIT`, ``loop`` for all others.
+    - CPU: ``compiled`` for sequential networks up to `COMPILED_LIMIT` with the plain recipe, ``loop`` for all others.
     """
     engine = next((name for name, former in _FORMER_NAMES.items() if former == engine), engine)
     if engine not in ENGINES:
         raise InputError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
-    compilable = is_compilable(network)
+    compilable = is_compilable(network) and settings.is_plain
     if engine == "compiled" and (not compilable or device.type != "cpu"):
-        raise InputError("engine: compiled is for sequential networks of common layers on a CPU; use auto")
+        raise InputError(
+            "engine: compiled is for plain sequential networks and Adam at a constant rate on a CPU; use auto"
+        )
     if engine == "graphs" and device.type != "cuda":
         raise InputError("engine: graphs needs a GPU; use auto")
     if engine == "graphs" and draws_globally(network, shape):
@@ -53,7 +59,7 @@ def name_computation(device: str, engine: str, precision: str) -> str:
 
 
 def run_engine(engine: str, jobs: Sequence[Job], context: TrainingContext) -> None:
-    """Train jobs with the engine that `choose_engine` named."""
+    """Train jobs with the engine that `choose_engine` named; one call for all models of one resolved recipe."""
     # Imported here: whoever trains with torch should not have to load a compiler.
     if engine == "graphs":
         from codeward.training._graph_engine import train_graphs as train
@@ -61,7 +67,19 @@ def run_engine(engine: str, jobs: Sequence[Job], context: TrainingContext) -> No
         from codeward.training._compiled_engine import train_compiled as train
     else:
         from codeward.training._loop_engine import train_loop as train
-    train(jobs, context)
+    for settings, alike in group_by_recipe(jobs, context.sizes, context.settings).items():
+        train(alike, replace(context, settings=settings))
+
+
+def group_by_recipe(
+    jobs: Sequence[Job], sizes: Sequence[int], settings: TrainingSettings
+) -> dict[TrainingSettings, list[Job]]:
+    """Sort jobs by what the recipe is for the number of their own samples, the first task's first."""
+    groups: dict[TrainingSettings, list[Job]] = {}
+    for job in jobs:
+        own = settings.for_samples(sum(sizes[user] for user in job.plan.users))
+        groups.setdefault(own, []).append(job)
+    return groups
 
 
 _LAYERS = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Flatten)

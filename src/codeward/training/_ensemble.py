@@ -174,7 +174,10 @@ class Ensemble:
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             everything = torch.arange(len(resident.labels), device=device)
             for index in torch.split(everything, _EVALUATION_BATCH[device.type]):
-                logits = network(arrange(resident.gather(index)))
+                images = arrange(resident.gather(index))
+                logits = network(images)
+                if self.settings.averages_flips:
+                    logits = (logits + network(images.flip(3))) / 2
                 parts.append(torch.log_softmax(logits.float(), dim=1))
         empty = torch.zeros(0, self.settings.n_classes)
         scores: NDArray[np.float32] = torch.cat([part.cpu() for part in parts] or [empty]).numpy()

@@ -8,25 +8,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from codeward.training._adam import Update, WeightGroup, make_update
+from codeward.training._augmentation import KEY_STEP, mixed_losses
 from codeward.training._jobs import Job, TrainingContext, Weights
+from codeward.training._optimizers import Update, WeightGroup, make_update
 from codeward.training._plan import BatchStream, count_steps, plan_batches
-from codeward.training._replaced_layers import CounterDropout, own_dropout, use_patches
+from codeward.training._replaced_layers import CounterDropout, own_dropout
+from codeward.training._training_settings import TrainingSettings
 
 Named = dict[str, Tensor]
-#: (parameters, buffers, index, shifts, counts, full batch, position, dropout seed) -> loss at ``position``.
-Loss = Callable[[Named, Named, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-
-#: Odd constant by which the dropout key moves every step (2**32 over the golden ratio, as a signed number).
-_KEY_STEP = 0x9E3779B9 - 2**32
+#: (parameters, buffers, index, shifts, counts, shares, full batch, position, seed of the keys) -> loss at ``position``.
+Loss = Callable[[Named, Named, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _BATCH_COUNT = "num_batches_tracked"
+
+#: What a trainer has of a model's batches, one entry a step.
+_STREAM = ("index", "shifts", "counts", "shares", "rates")
 
 
 def make_loss(context: TrainingContext) -> Loss:
@@ -35,12 +37,12 @@ def make_loss(context: TrainingContext) -> Loss:
     Everything from gathering and augmenting the batch on goes into one function so that a compiler can fuse it.
     """
     samples, device, half = context.samples, context.samples.device, context.precision == "bfloat16"
-    network = own_dropout(context.build(0), None).train()
-    network = use_patches(network.to(device))
+    settings = context.settings
+    network = own_dropout(context.build(0), None).train().to(device)
     for name in _uncounted(network):
         network.get_submodule(name).num_batches_tracked = None  # type: ignore[assignment]
     drops = [name for name, module in network.named_modules() if isinstance(module, CounterDropout)]
-    places = torch.arange(context.settings.batch_size, device=device)
+    places = torch.arange(settings.batch_size, device=device)
 
     def loss(
         parameters: Named,
@@ -48,17 +50,21 @@ def make_loss(context: TrainingContext) -> Loss:
         index: Tensor,
         shifts: Tensor,
         counts: Tensor,
+        shares: Tensor,
         full: Tensor,
         position: Tensor,
         seed: Tensor,
     ) -> Tensor:
         row = index.index_select(0, position)[0]
-        images = samples.gather(row, shifts.index_select(0, position)[0]).permute(0, 3, 1, 2)
-        key = (seed + position * _KEY_STEP).to(torch.int32)[0]
+        key = (seed + position * KEY_STEP).to(torch.int32)[0]
+        share = shares.index_select(0, position)[0] if settings.mixup else None
+        images = context.draw_batch(row, shifts.index_select(0, position)[0], key, share).permute(0, 3, 1, 2)
         state = {**parameters, **buffers, **{f"{name}.key": key for name in drops}}
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             logits = functional_call(network, state, (images,))
-        losses = functional.cross_entropy(logits.float(), samples.labels[row], reduction="none")
+        losses = mixed_losses(logits.float(), samples.labels[row], share, settings.label_smoothing)
+        if settings.batches == "mixed":  # every place counts
+            return losses.mean()
         return (torch.where(places < counts.index_select(0, position), losses, 0) / full[0]).sum()
 
     return loss
@@ -71,8 +77,10 @@ class Start:
     Attributes
     ----------
     weights : dict of Tensor
-    index, shifts, counts : Tensor
+    index, shifts, counts, shares : Tensor
         The batches; see `BatchStream`.
+    rates : Tensor
+        Learning rate of every step.
     stream : BatchStream
         The same on the host.
     seed : int
@@ -82,16 +90,23 @@ class Start:
     index: Tensor
     shifts: Tensor
     counts: Tensor
+    shares: Tensor
+    rates: Tensor
     stream: BatchStream
     seed: int
 
     @staticmethod
-    def send(weights: Weights, stream: BatchStream, seed: int, device: torch.device) -> "Start":
+    def send(
+        weights: Weights, stream: BatchStream, settings: TrainingSettings, seed: int, device: torch.device
+    ) -> "Start":
         """Copy a model and its batches to the device; all is there on return."""
-        index, shifts, counts = (
-            torch.from_numpy(part).to(device) for part in (stream.index, stream.shifts, stream.counts)
+        rates = np.array([settings.rate_at(step, len(stream)) for step in range(len(stream))], dtype=np.float32)
+        index, shifts, counts, shares, rates_there = (
+            torch.from_numpy(part).to(device)
+            for part in (stream.index, stream.shifts, stream.counts, stream.shares, rates)
         )
-        return Start({name: value.to(device) for name, value in weights.items()}, index, shifts, counts, stream, seed)
+        there = {name: value.to(device) for name, value in weights.items()}
+        return Start(there, index, shifts, counts, shares, rates_there, stream, seed)
 
 
 class GraphTrainer:
@@ -127,7 +142,8 @@ class GraphTrainer:
         for is_matrix, kind in ((True, half), (False, torch.float32)):
             names = [name for name, value in named.items() if (value.ndim > 1) == is_matrix]
             if names:
-                group = WeightGroup([named[name] for name in names], kind, not is_matrix, update)
+                joined = not is_matrix or settings.optimizer == "sgd"
+                group = WeightGroup([named[name] for name in names], kind, joined, update)
                 self.groups.append(group)
                 self.masters |= dict(zip(names, group.masters, strict=True))
                 self.parameters |= dict(zip(names, group.leaves, strict=True))
@@ -139,6 +155,7 @@ class GraphTrainer:
         self.index = torch.zeros(places, dtype=torch.int64, device=device)
         self.shifts = torch.zeros(places, dtype=torch.uint8, device=device)
         self.counts = torch.ones(steps, dtype=torch.int64, device=device)
+        self.shares, self.rates = (torch.ones(steps, device=device) for _ in range(2))
         self.full = torch.ones(1, dtype=torch.int64, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
@@ -149,14 +166,14 @@ class GraphTrainer:
 
     def step(self) -> None:
         """Take one training step with the batch at ``position`` and move on."""
-        loss = self.loss(
-            self.parameters, self.buffers, self.index, self.shifts, self.counts, self.full, self.position, self.seed
-        )
+        batch = self.index, self.shifts, self.counts, self.shares, self.full, self.position, self.seed
+        loss = self.loss(self.parameters, self.buffers, *batch)
         leaves = [leaf for group in self.groups for leaf in group.leaves]
         grads = list(torch.autograd.grad(loss, leaves))
         with torch.no_grad():
+            rate = self.rates.index_select(0, self.position)
             for group in self.groups:
-                group.step(grads[: len(group.leaves)])
+                group.step(grads[: len(group.leaves)], rate)
                 grads = grads[len(group.leaves) :]
             self.position += 1
 
@@ -184,15 +201,14 @@ class GraphTrainer:
             for group in self.groups:
                 group.reset()
             steps = len(start.stream)
-            self.index[:steps].copy_(start.index)
-            self.shifts[:steps].copy_(start.shifts)
-            self.counts[:steps].copy_(start.counts)
+            for name in _STREAM:
+                getattr(self, name)[:steps].copy_(getattr(start, name))
             self.full.fill_(start.stream.full)
             self.position.zero_()
             self.seed.fill_(start.seed % 2**31)
         if self.stream is not None:
             # Another stream made them: their memory must not be used again before the copies are done.
-            for tensor in (start.index, start.shifts, start.counts, *start.weights.values()):
+            for tensor in (*(getattr(start, name) for name in _STREAM), *start.weights.values()):
                 tensor.record_stream(self.stream)
         self.launched = 0
 
@@ -244,6 +260,8 @@ _LOG = logging.getLogger(__name__)
 #: Models that train at a time: small networks leave most of the chip idle, large ones only its gaps.
 SMALL_NETWORK = 4_000_000
 TRAINERS_SMALL, TRAINERS_LARGE = 8, 4
+#: Small networks on small batches are limited by the number of kernels that run at a time.
+TINY_BATCH, TRAINERS_TINY = 64, 16
 
 #: Steps of a trainer that are queued at a time; two such bursts wait on the device at most.
 _BURST = 16
@@ -296,7 +314,10 @@ def _fixed_arithmetic(precision: str) -> Iterator[None]:
 def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[GraphTrainer]:
     """Build and capture the trainers; compiled kernels when the compiler works, plain ones with a warning otherwise."""
     size = sum(parameter.numel() for parameter in context.build(0).parameters())
-    n_trainers = min(n_jobs, TRAINERS_SMALL if size < SMALL_NETWORK else TRAINERS_LARGE)
+    small = TRAINERS_TINY if context.settings.batch_size <= TINY_BATCH else TRAINERS_SMALL
+    n_trainers = min(n_jobs, small if size < SMALL_NETWORK else TRAINERS_LARGE)
+    # A compiler's memory of other losses would end in its limit of recompilations, and in no compiled loss at all.
+    torch.compiler.reset()
     first = _prepare(longest, context)
     steps = len(first.stream)
     loss, update = make_loss(context), make_update(context.settings)
@@ -318,9 +339,9 @@ def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[
 
 def _prepare(job: Job, context: TrainingContext) -> Start:
     """Make a model and its batches and copy them to the device, on a stream beside those of the trainers."""
-    weights = {name: value.detach() for name, value in context.build(job.plan.seed).state_dict().items()}
+    weights = {name: value.detach() for name, value in context.build_for(job.plan).state_dict().items()}
     stream = plan_batches(job.plan, context.sizes, context.settings, context.settings.batch_size)
-    return Start.send(weights, stream, job.plan.seed, context.samples.device)
+    return Start.send(weights, stream, context.settings, job.plan.seed, context.samples.device)
 
 
 def _finish(context: TrainingContext, job: Job, fetch: Callable[[], Weights]) -> None:

@@ -7,17 +7,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from codeward._cores import count_cores
 from codeward._progress import Progress
-from codeward.training._architectures import Shape, build_network
+from codeward.training._architectures import FastNetwork, Shape, build_network
+from codeward.training._augmentation import disturb, mix_images
 from codeward.training._device_samples import DeviceSamples
 from codeward.training._plan import ModelPlan
 from codeward.training._training_settings import TrainingSettings
 
 Weights = dict[str, Tensor]
+
+#: Images, at most, to which a network is fitted before its training.
+_FITTED = 2_000
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,34 @@ class TrainingContext:
         if self.start is not None:
             network.load_state_dict(self.start)
         return network
+
+    def build_for(self, plan: ModelPlan) -> nn.Module:
+        """Build the network of a model; what is fitted to data before training is fitted to its own users' images."""
+        network = self.build(plan.seed)
+        if isinstance(network, FastNetwork) and self.start is None:
+            ends = np.cumsum(self.sizes, dtype=np.int64)
+            own = np.concatenate([np.arange(ends[user] - self.sizes[user], ends[user]) for user in plan.users])
+            chosen = own[np.linspace(0, len(own) - 1, min(len(own), _FITTED)).astype(np.int64)]
+            images = self.samples.gather(torch.from_numpy(chosen).to(self.samples.device))
+            network.fit(images.permute(0, 3, 1, 2))
+        return network
+
+    def draw_batch(self, index: Tensor, shifts: Tensor, key: Tensor, share: Tensor | None) -> Tensor:
+        """Return a batch as the recipe wants it, (batch, height, width, channels).
+
+        Parameters
+        ----------
+        index, shifts : Tensor
+            A row of a `BatchStream`.
+        key : Tensor of int32, no axes
+            Of the model and step; its seed plus so many times `KEY_STEP`.
+        share : Tensor, optional
+            Of mixup.
+        """
+        if self.settings.is_plain:
+            return self.samples.gather(index, shifts)
+        images = disturb(self.samples.gather(index, shifts, key), key, self.settings)
+        return images if share is None else mix_images(images, share)
 
 
 def export_weights(network: nn.Module) -> Weights:

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from codeward._progress import silent
 from codeward.data import Samples
+from codeward.training._augmentation import KEY_STEP, mixed_losses
 from codeward.training._device_samples import DeviceSamples, arrange
 from codeward.training._jobs import (
     Job,
@@ -21,6 +22,7 @@ from codeward.training._jobs import (
     export_weights,
     run_in_threads,
 )
+from codeward.training._optimizers import MOMENTUM
 from codeward.training._plan import ModelPlan, batch_width, plan_batches
 from codeward.training._replaced_layers import draws_globally, own_dropout
 from codeward.training._training_settings import TrainingSettings
@@ -62,7 +64,7 @@ def train_from(
     ['1.weight', '1.bias', '3.weight', '3.bias']
     """
     channels, height, width = samples.images.shape[1:]
-    settings = replace(settings, precision="float32")
+    settings = replace(settings.for_samples(len(samples)), precision="float32")
     finished: list[Weights] = []
     context = TrainingContext(
         settings=settings,
@@ -104,28 +106,40 @@ def _train_one(job: Job, context: TrainingContext, alone: bool) -> None:
 def _run_steps(job: Job, context: TrainingContext) -> None:
     settings, device = context.settings, context.samples.device
     generator = torch.Generator(device).manual_seed(job.plan.seed)
-    network = own_dropout(context.build(job.plan.seed), generator).to(device).train()
+    network = own_dropout(context.build_for(job.plan), generator).to(device).train()
     # A batch that only fills a place must reach batch norm whole; without batch norm the filling is not computed.
     whole = any(isinstance(module, _BatchNorm) for module in network.modules())
     own_sizes = [context.sizes[user] for user in job.plan.users]
     stream = plan_batches(job.plan, context.sizes, settings, batch_width(own_sizes, settings.batch_size))
     index, shifts = torch.from_numpy(stream.index).to(device), torch.from_numpy(stream.shifts).to(device)
-    optimizer = torch.optim.Adam(
-        network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-    )
+    optimizer = _make_optimizer(network, settings)
+    keys = ((job.plan.seed % 2**31 + torch.arange(len(stream)) * KEY_STEP).to(torch.int32)).to(device)
+    shares = torch.from_numpy(stream.shares).to(device)
     for step, count in enumerate(stream.counts.tolist()):
         if context.stop.is_set():
             return
         places = slice(None) if whole else slice(count)
-        images = arrange(context.samples.gather(index[step, places], shifts[step, places]))
+        share = shares[step] if settings.mixup else None
+        images = arrange(context.draw_batch(index[step, places], shifts[step, places], keys[step], share))
         with torch.autocast(device.type, torch.bfloat16, enabled=context.precision == "bfloat16"):
             logits = network(images)
         labels = context.samples.labels[index[step, :count]]
-        loss = functional.cross_entropy(logits[:count].float(), labels, reduction="sum") / stream.full
+        if settings.is_plain:
+            loss = functional.cross_entropy(logits[:count].float(), labels, reduction="sum") / stream.full
+        else:
+            loss = mixed_losses(logits[:count].float(), labels, share, settings.label_smoothing).sum() / stream.full
+        optimizer.param_groups[0]["lr"] = settings.rate_at(step, len(stream))
         _step(network, optimizer, loss)
         if (step + 1) % stream.steps_per_epoch == 0:
             context.reporter.advance(epochs=1, images=sum(own_sizes))
     context.finish(job, export_weights(network))
+
+
+def _make_optimizer(network: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(network.parameters(), lr=rate, weight_decay=decay, fused=True)
+    return torch.optim.SGD(network.parameters(), rate, MOMENTUM, weight_decay=decay, nesterov=True)
 
 
 def _step(network: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:

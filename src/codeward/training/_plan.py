@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.training._training_settings import CROP_PADDING, TrainingSettings
+from codeward.training._training_settings import CROP_PADDING, SHIFT_PADDING, TrainingSettings
 
-#: Positions of a random crop along one axis, and crop positions times flip.
-SHIFTS = 2 * CROP_PADDING + 1
-N_SHIFTS = 2 * SHIFTS * SHIFTS
+
+def count_shifts(augmentation: str) -> int:
+    """Return the positions of a random crop along one axis; 1 where images are not shifted."""
+    padding = {"none": CROP_PADDING, "crop-flip": CROP_PADDING, "shift": SHIFT_PADDING, "shift-flip": SHIFT_PADDING}
+    return 2 * padding.get(augmentation, 0) + 1
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,11 @@ class BatchStream:
     full : int
         Samples of a full batch of this model: a sample weighs ``1 / full`` in the loss of its batch.
     shifts : ndarray of uint8, shape (steps, width)
-        Augmentation of each place, ``flip * 81 + row shift * 9 + column shift``; all 40 (the image as it is) without.
+        Augmentation of each place, ``(flip * n + row shift) * n + column shift`` with n from `count_shifts`; all
+        ``n * n // 2`` (the image as it is) without.
     steps_per_epoch : int
+    shares : ndarray of float32, shape (steps,)
+        Mixup: the share of a place's own image, the rest is that of the place before it; all 1 without.
 
     Examples
     --------
@@ -73,6 +78,7 @@ class BatchStream:
     full: int
     shifts: NDArray[np.uint8]
     steps_per_epoch: int
+    shares: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.index)
@@ -148,21 +154,27 @@ def batch_width(sizes: Sequence[int], batch_size: int) -> int:
 def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettings, width: int) -> BatchStream:
     """Draw the batches of a model from its own generator.
 
-    Each epoch every user's samples are shuffled and cut into as few batches as possible, of one user each and alike in
-    size (5,000 samples: 40 batches of 125), and the users take turns, in ascending order, until each has used all of
-    its samples ("we iterate over the selected users with the granularity of a batch", paper, Training). Batches are
-    filled up to ``width`` by going round the user's shuffled samples; the filling has weight 0 in the loss, the others
-    ``1 / full``, where ``full`` is the batch size or the model's largest user if that is less. So every sample counts
-    exactly once an epoch and as much as any other, batches have one size (what compiled layers and CUDA graphs need),
-    and batch norm sees real samples of the same user only.
+    With batches of one user, each epoch every user's samples are shuffled and cut into as few batches as possible, of
+    one user each and alike in size (5,000 samples: 40 batches of 125), and the users take turns, in ascending order,
+    until each has used all of its samples ("we iterate over the selected users with the granularity of a batch",
+    paper, Training). Batches are filled up to ``width`` by going round the user's shuffled samples; the filling has
+    weight 0 in the loss, the others ``1 / full``, where ``full`` is the batch size or the model's largest user if that
+    is less. So every sample counts exactly once an epoch and as much as any other, batches have one size (what compiled
+    layers and CUDA graphs need), and batch norm sees real samples of the same user only.
 
     Cutting off full batches first would leave a remainder of a few samples for every user, all of them at the end of
     the epoch: on MNIST (12 users of 5,000: 12 last steps of 8 samples each) that costs one point of accuracy.
+
+    With mixed batches, each epoch the samples of all users of the model are shuffled together and cut into full
+    batches; a remainder waits for another epoch, and fewer samples than a batch go round. The samples, their order and
+    their number are those of the model's own users either way, and so is the stream.
 
     Parameters
     ----------
     sizes : sequence of int
         Samples of every user of the run; only those of ``plan.users`` shape the stream, the others move offsets.
+    settings : TrainingSettings
+        Resolved: none is `BY_SIZE`.
     width : int
         Places of a batch, at most ``settings.batch_size``.
 
@@ -178,6 +190,8 @@ def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettin
     own = [user for user in plan.users if sizes[user]]
     if not own:
         raise InputError(f"the users {list(plan.users)} of a model hold no samples; give them data or drop the row")
+    if settings.batches == "mixed":
+        return _plan_mixed(np.concatenate([np.arange(offsets[u], offsets[u + 1]) for u in own]), generator, settings)
     full = _full_batch(own, sizes, settings)
     cuts = [_cut(sizes[user], full) for user in own]
     turns = max(map(len, cuts)) - 1
@@ -189,14 +203,53 @@ def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettin
         shuffled = [generator.permutation(sizes[user]) + offsets[user] for user in own]
         index += [shuffled[place][which] for (place, _), which in zip(order, taken, strict=True)]
     steps = len(index)
-    shifts = np.full((steps, width), CROP_PADDING * SHIFTS + CROP_PADDING, dtype=np.uint8)
+    flips = generator.random((steps, width)) < 0.5 if settings.augmentation == "shift-flip" else None
+    shifts = _draw_shifts(generator, settings, (steps, width), flips)
+    shares = _draw_shares(generator, settings, steps)
+    return BatchStream(np.stack(index), np.array(counts, dtype=np.int64), full, shifts, len(order), shares)
+
+
+def _plan_mixed(own: NDArray[np.int64], generator: np.random.Generator, settings: TrainingSettings) -> BatchStream:
+    width = settings.batch_size
+    per_epoch = max(1, len(own) // width)
+    order = np.stack([np.resize(generator.permutation(len(own)), per_epoch * width) for _ in range(settings.epochs)])
+    flips = None
+    if settings.augmentation == "shift-flip":  # each sample flips every other epoch: both sides are seen alike often
+        flips = (generator.random(len(own)) < 0.5)[order] ^ (np.arange(settings.epochs) % 2 == 1)[:, None]
+        flips = flips.reshape(-1, width)
+    steps = per_epoch * settings.epochs
+    shifts = _draw_shifts(generator, settings, (steps, width), flips)
+    shares = _draw_shares(generator, settings, steps)
+    return BatchStream(own[order].reshape(-1, width), np.full(steps, width), width, shifts, per_epoch, shares)
+
+
+def _draw_shifts(
+    generator: np.random.Generator,
+    settings: TrainingSettings,
+    shape: tuple[int, int],
+    flips: NDArray[np.bool_] | None,
+) -> NDArray[np.uint8]:
+    """Draw the shifts of a stream; ``crop-flip`` draws its flips with them, as it always did."""
+    crops = count_shifts(settings.augmentation) ** 2
     if settings.augmentation == "crop-flip":
-        shifts = generator.integers(0, N_SHIFTS, size=(steps, width), dtype=np.uint8)
-    return BatchStream(np.stack(index), np.array(counts, dtype=np.int64), full, shifts, len(order))
+        return generator.integers(0, 2 * crops, size=shape, dtype=np.uint8)
+    if settings.augmentation in ("shift", "shift-flip"):
+        drawn = generator.integers(0, crops, size=shape, dtype=np.uint8)
+        return drawn if flips is None else drawn + (flips * crops).astype(np.uint8)
+    return np.full(shape, crops // 2, dtype=np.uint8)
+
+
+def _draw_shares(generator: np.random.Generator, settings: TrainingSettings, steps: int) -> NDArray[np.float32]:
+    if not settings.mixup:
+        return np.ones(steps, dtype=np.float32)
+    return generator.beta(settings.mixup, settings.mixup, steps).astype(np.float32)
 
 
 def count_steps(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettings) -> int:
-    """Return the length of the stream that `plan_batches` gives."""
+    """Return the length of the stream that `plan_batches` gives for the settings of this model's size."""
+    settings = settings.for_samples(sum(sizes[user] for user in plan.users))
+    if settings.batches == "mixed":
+        return settings.epochs * max(1, sum(sizes[user] for user in plan.users) // settings.batch_size)
     full = _full_batch(plan.users, sizes, settings)
     return settings.epochs * sum(-(-sizes[user] // full) for user in plan.users)
 

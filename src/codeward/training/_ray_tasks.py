@@ -167,7 +167,8 @@ def announce(cluster: Cluster, jobs: Sequence[Job], sizes: Sequence[int], recipe
     if recipe.device != "cpu":
         return
     local = cluster.address == "local"
-    images = recipe.settings.epochs * sum(sizes[user] for job in jobs for user in job.plan.users)
+    counts = [sum(sizes[user] for user in job.plan.users) for job in jobs]
+    images = sum(count * recipe.settings.for_samples(count).epochs for count in counts)
     work = images * count_multiplications(recipe) / RATE
     cores = count_workers(sys.maxsize)
     here = work / min(cores, len(jobs))
@@ -270,7 +271,8 @@ def _collect(
             contents, arithmetic = _fetch(ray, reference)
             for job, content in zip(pending.pop(reference), contents, strict=True):
                 images = sum(sizes[user] for user in job.plan.users)
-                reporter.advance(epochs=settings.epochs, images=settings.epochs * images)
+                epochs = settings.for_samples(images).epochs
+                reporter.advance(epochs=epochs, images=epochs * images)
                 weights = load_tensors(content)
                 finish(job, {name: weights[name] for name in names})  # in the order in which a network lists them
             seen.add(arithmetic)

@@ -133,7 +133,7 @@ def train_ensembles(
     place = _pick_device(device) if cluster is None else cluster.pick_device(device)
     shape = (int(everybody[0].images.shape[1]), int(everybody[0].images.shape[2]), int(everybody[0].images.shape[3]))
     network = build_network(settings.architecture, shape, settings.n_classes, 0)
-    chosen = choose_engine(network, shape, place, engine)
+    chosen = choose_engine(network, shape, place, engine, settings)
     precision = settings.precision
     if precision == "auto":
         precision = "bfloat16" if place.type == "cuda" else "float32"
@@ -147,19 +147,23 @@ def train_ensembles(
     computation = name_computation(place.type, chosen, precision)
     marks = fingerprint(network)
     jobs: dict[str, Job] = {}
-    origin: dict[str, ModelPlan] = {}
+    origin: dict[str, tuple[ModelPlan, TrainingSettings]] = {}
     wanted: list[tuple[tuple[str, ...], int]] = []
     for task, (users, code) in enumerate(tasks):
         own = [digests[id(samples)] for samples in users]
         plans = plan_models(code, seed) if isinstance(code, Code) else code
-        keys = tuple(model_key(plan, own, settings, marks, computation) for plan in plans)
+        recipes = [settings.for_samples(sum(len(users[user]) for user in plan.users)) for plan in plans]
+        keys = tuple(
+            model_key(plan, own, own_recipe, marks, computation)
+            for plan, own_recipe in zip(plans, recipes, strict=True)
+        )
         new = 0
-        for key, plan in zip(keys, plans, strict=True):
+        for key, plan, own_recipe in zip(keys, plans, recipes, strict=True):
             if key in jobs or (store is not None and store.holds(key)):
                 continue
             # The plan keeps its seed, which comes from the users' numbers in the code, and the order of its users.
             jobs[key] = Job(replace(plan, users=tuple(position[own[user]] for user in plan.users)), key, task)
-            origin[key] = plan
+            origin[key] = plan, own_recipe
             new += 1
         wanted.append((keys, new))
 
@@ -180,7 +184,7 @@ def train_ensembles(
     tell = None if finished is None else lambda task: finished(task, ensembles[task])
     with (
         TaskCallbacks([keys for keys, _ in wanted], set(jobs), tell) as callbacks,
-        open_bar("training", len(jobs) * settings.epochs, quiet=not show_progress or not jobs) as bar,
+        open_bar("training", sum(own.epochs for _, own in origin.values()), quiet=not show_progress or not jobs) as bar,
     ):
         reporter = Reporter(bar, len(jobs))
 
@@ -188,9 +192,9 @@ def train_ensembles(
             if store is None:
                 trained[job.key] = weights
             else:
-                plan = origin[job.key]
+                plan, own_recipe = origin[job.key]
                 about = {"users": list(plan.users), "replica": plan.replica, "computation": computation}
-                about |= {"settings": json.dumps(settings.to_json()), "torch": torch.__version__}
+                about |= {"settings": json.dumps(own_recipe.to_json()), "torch": torch.__version__}
                 store.save_weights(job.key, weights, about)
             reporter.advance(models=1)
             callbacks.finish_model(job.key)

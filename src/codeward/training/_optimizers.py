@@ -1,4 +1,4 @@
-"""Adam as one elementwise function that a compiler turns into one pass over weights, moments and gradient."""
+"""Adam and SGD as elementwise functions that a compiler turns into one pass over weights, moments and gradient."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,15 +10,35 @@ from codeward.training._training_settings import TrainingSettings
 #: torch.optim.Adam's defaults, which the paper's recipe keeps.
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
-#: (weights, first moment, second moment, gradient, step count, copy of the weights) -> nothing; all updated in place.
-Update = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None]
+#: Momentum of SGD, Nesterov's form.
+MOMENTUM = 0.9
+
+#: (weights, first moment, second moment, gradient, step count, rate, copy of the weights) -> nothing; all updated in
+#: place.
+Update = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None]
 
 
 def make_update(settings: TrainingSettings) -> Update:
-    """Return one step of Adam with L2 decay (Kingma and Ba 2015, algorithm 1), elementwise on flat tensors."""
+    """Return one step of the recipe's optimizer with L2 decay, elementwise on flat tensors.
+
+    Adam is that of Kingma and Ba 2015, algorithm 1, at a constant rate; SGD that of ``torch.optim.SGD`` with Nesterov
+    momentum, at the rate of the step.
+    """
     rate, decay = settings.learning_rate, settings.weight_decay
 
-    def update(weights: Tensor, first: Tensor, second: Tensor, grad: Tensor, count: Tensor, copy: Tensor) -> None:
+    def update_sgd(
+        weights: Tensor, first: Tensor, second: Tensor, grad: Tensor, count: Tensor, rate: Tensor, copy: Tensor
+    ) -> None:
+        total = grad.float() + decay * weights
+        velocity = MOMENTUM * first + total
+        moved = weights - rate * (total + MOMENTUM * velocity)
+        weights.copy_(moved)
+        first.copy_(velocity)
+        copy.copy_(moved)
+
+    def update_adam(
+        weights: Tensor, first: Tensor, second: Tensor, grad: Tensor, count: Tensor, _: Tensor, copy: Tensor
+    ) -> None:
         # 1. g = grad + decay * w
         total = grad.float() + decay * weights
         # 2. m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2
@@ -33,11 +53,11 @@ def make_update(settings: TrainingSettings) -> Update:
         second.copy_(v)
         copy.copy_(moved)
 
-    return update
+    return update_sgd if settings.optimizer == "sgd" else update_adam
 
 
 class WeightGroup:
-    """Weights of one kind in one flat float32 buffer, with Adam's moments and a copy in the type of the arithmetic.
+    """Weights of one kind in one flat float32 buffer, with moments and a copy in the type of the arithmetic.
 
     Parameters
     ----------
@@ -81,15 +101,15 @@ class WeightGroup:
             self.grad = torch.zeros_like(self.copy)
             self.gaps = [self.copy.new_zeros(p - t.numel()) for t, p in zip(tensors, places, strict=True)]
 
-    def step(self, grads: Sequence[Tensor]) -> None:
-        """Take one step of Adam."""
+    def step(self, grads: Sequence[Tensor], rate: Tensor) -> None:
+        """Take one step."""
         flat = [_flatten(grad, tensor) for grad, tensor in zip(grads, self.tensors, strict=True)]
         if self.grad is not None:
             pieces = [piece for pair in zip(flat, self.gaps, strict=True) for piece in pair if piece.numel()]
             flat = [torch.cat(pieces, out=self.grad)]
         self.count += 1
         for grad, (weights, first, second, copy) in zip(flat, self.parts, strict=True):
-            self.update(weights, first, second, grad, self.count, copy)
+            self.update(weights, first, second, grad, self.count, rate, copy)
 
     def reset(self) -> None:
         """Forget the moments and read the copy anew from the weights."""
