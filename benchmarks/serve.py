@@ -57,7 +57,7 @@ def serve_plain(folder: str, port: int) -> None:
         return {
             "predictions": [
                 {"label": int(label), "attack_probability": float(p), "suspects": list(map(int, suspects))}
-                for label, p, suspects in zip(decoded.labels, decoded.attack_probability, decoded.suspects, strict=True)
+                for label, p, suspects in zip(decoded.labels, decoded.attack_probability, decoded.best_set, strict=True)
             ]
         }
 

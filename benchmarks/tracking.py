@@ -36,7 +36,7 @@ def measure(name: str, seed: int = 0) -> list[list[str]]:
             scores = []
             for size in POOLS:
                 pools = [usable[rng.choice(len(usable), size, replace=False)] for _ in range(DRAWS)]
-                scores.append(tracking_score(pool_evidence(decoder, pools).suspects, group["attackers"]))
+                scores.append(tracking_score(pool_evidence(decoder, pools).best_set, group["attackers"]))
             found.setdefault(n_attackers, []).append(np.mean(scores, axis=2))
     return [
         [name, str(k), str(len(scores)), *(f"{right:.2f} / {wrong:.2f}" for right, wrong in np.mean(scores, axis=0))]

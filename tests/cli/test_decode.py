@@ -46,10 +46,14 @@ def test_verdicts_stream_to_jsonl_in_input_order(case, capsys, monkeypatch):
     assert [row["label"] for row in rows] == expected.labels.tolist()
     assert [row["target"] for row in rows] == expected.targets.tolist()
     assert [row["suspects"] for row in rows] == [["abcd"[u] for u in found] for found in expected.suspects]
+    for row, sets, more in zip(rows, expected.suspect_sets, expected.more_sets.tolist(), strict=True):
+        assert row["suspect_sets"] == [["abcd"[u] for u in found] for found in sets]
+        assert row["best_set"] == row["suspect_sets"][0]
+        assert row.get("more_sets", 0) == more
     np.testing.assert_allclose([row["attack_probability"] for row in rows], expected.attack_probability)
     assert summary["accuracy"] == pytest.approx((expected.labels == labels)[1::2].mean())
     assert summary["accuracy_inputs"] == 100
-    assert summary["alarms"] == int((expected.attack_probability > 0.5).sum())
+    assert summary["alarms"] == int(expected.alarms().sum())
     assert "even-numbered" in summary["confusion"]
 
 
@@ -60,12 +64,18 @@ def test_csv_and_npz_hold_the_same_verdicts(case, capsys):
     assert run(capsys, *common, folder / "v.npz")[0] == 0
     stored = np.load(folder / "v.npz")
     lines = (folder / "v.csv").read_text().splitlines()
-    assert lines[0] == "label,attack_probability,target,suspects"
+    assert lines[0] == "label,attack_probability,target,suspects,suspect_sets"
     cells = [line.split(",") for line in lines[1:]]
     assert [int(c[0]) for c in cells] == stored["label"].tolist()
     assert [float(c[1]) for c in cells] == stored["attack_probability"].tolist()
     named = [" ".join("abcd"[u] for u in row if u >= 0) for row in stored["suspects"]]
     assert [c[3] for c in cells] == named
+    shown = [
+        " | ".join(" ".join("abcd"[u] for u in x if u >= 0) or "nobody" for x in row if -2 not in x)
+        for row in stored["suspect_sets"]
+    ]
+    assert [c[4] for c in cells] == shown
+    assert "nobody" in shown[0]
 
 
 def test_a_batch_and_a_false_alarm_rate(case, capsys):

@@ -24,7 +24,7 @@ def assert_same(decoded, row, exact, n_users, tolerance=1e-9):
     assert abs(decoded.attack_probability[row] - exact.attack_probability) <= tolerance
     np.testing.assert_allclose(decoded.label_probability[row], exact.label_probability, atol=tolerance)
     np.testing.assert_allclose(decoded.user_probability[row], exact.user_probability(n_users), atol=tolerance)
-    assert decoded.suspects[row] == exact.suspects
+    assert decoded.best_set[row] == exact.best_set
     best_label, best_target = decoded.labels[row], decoded.targets[row]
     assert exact.label_probability[best_label] >= exact.label_probability.max() * (1 - 1e-8)
     assert exact.target_probability[best_target] >= exact.target_probability.max() * (1 - 1e-8)
@@ -77,7 +77,7 @@ def test_zero_cells_never_produce_nan(success_rate, method):
         for values in (decoded.attack_probability, decoded.user_probability, decoded.label_probability):
             assert np.isfinite(values).all()
         np.testing.assert_allclose(decoded.label_probability.sum(axis=1), 1)
-        assert all(len(found) == 1 for found in decoded.suspects)
+        assert all(len(found) == 1 for found in decoded.best_set)
 
 
 def test_unlikely_hypotheses_keep_their_posterior_given_an_attack():
@@ -86,7 +86,7 @@ def test_unlikely_hypotheses_keep_their_posterior_given_an_attack():
     votes = np.zeros((1, 1200), dtype=int)
     votes[0, :30] = 1
     decoded = BayesDecoder(code, confusion, 0.5, 0.99, (0, 0.5, 0.5)).decode(votes)
-    assert decoded.suspects == [(0,)]
+    assert decoded.best_set == [(0,)]
     assert decoded.targets[0] == 1
     assert decoded.labels[0] == 0
     assert decoded.attack_probability[0] > 0.999
@@ -95,11 +95,11 @@ def test_unlikely_hypotheses_keep_their_posterior_given_an_attack():
 def test_ties_go_to_the_fewest_users_then_the_lowest_indices():
     code = Code(np.ones((3, 4)))  # any nonempty set hits everything
     decoded = BayesDecoder(code, np.full((3, 2, 2), 0.5), attackers_prior=(0, 0.5, 0.5)).decode([[1, 1, 1]])
-    assert decoded.suspects == [(0,)]  # each single has prior 0.5 / 4, each pair 0.5 / 6
+    assert decoded.best_set == [(0,)]  # each single has prior 0.5 / 4, each pair 0.5 / 6
     favour_pairs = BayesDecoder(code, np.full((3, 2, 2), 0.5), attackers_prior=(0, 0.1, 0.9)).decode([[1, 1, 1]])
-    assert favour_pairs.suspects == [(0, 1)]  # 0.1 / 4 < 0.9 / 6
+    assert favour_pairs.best_set == [(0, 1)]  # 0.1 / 4 < 0.9 / 6
     tie = BayesDecoder(code, np.full((3, 2, 2), 0.5), attackers_prior=(0, 0.4, 0.6)).decode([[1, 1, 1]])
-    assert tie.suspects == [(0,)]  # 0.4 / 4 = 0.6 / 6
+    assert tie.best_set == [(0,)]  # 0.4 / 4 = 0.6 / 6
     assert tie.targets[0] == 1
     assert tie.labels[0] == 0  # the votes say nothing about the label: the smaller one
 
@@ -129,7 +129,7 @@ def test_repeated_and_shuffled_inputs_decode_alike():
     decoder = BayesDecoder(code, confusion)
     once, many = decoder.decode(votes), decoder.decode(votes[again])
     assert (once.labels[again] == many.labels).all()
-    assert [once.suspects[i] for i in again] == many.suspects
+    assert [once.best_set[i] for i in again] == many.best_set
     np.testing.assert_array_equal(once.user_probability[again], many.user_probability)
     assert len(decoder.decode(np.zeros((0, 70), dtype=int))) == 0
 
@@ -146,7 +146,7 @@ def test_a_torch_device_gives_the_same_answer():
         np.testing.assert_allclose(here.attack_probability, there.attack_probability, atol=1e-9)
         np.testing.assert_allclose(here.user_probability, there.user_probability, atol=1e-9)
         np.testing.assert_allclose(here.label_probability, there.label_probability, atol=1e-9)
-        assert here.suspects == there.suspects
+        assert here.best_set == there.best_set
 
 
 def test_another_vote_model_can_stand_in():

@@ -47,7 +47,7 @@ def test_the_consensus_verdict_is_the_only_explained_label(seed, n_users, n_mode
         if len(found) == 1:
             ((label, suspects),) = found.items()
             assert decoded.labels[row] == label
-            assert decoded.suspects[row] == suspects
+            assert decoded.best_set[row] == suspects
             assert decoded.attack_probability[row] == bool(suspects)
         else:
             assert decoded.labels[row] == NO_VERDICT

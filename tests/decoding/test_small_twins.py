@@ -4,7 +4,7 @@ Small enough to run without the compiler: these are the tests that ``python -m b
 """
 
 import warnings
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from math import comb
 
 import numpy as np
@@ -89,6 +89,20 @@ def first_of(values):
     return next(key for key, value in values.items() if value >= best - 1e-9)
 
 
+def check_nearly_best(found, u, by_set):
+    """Compare what is shown of the explanations of an input with all of a twentieth of the best posterior."""
+    best = max(by_set.values())
+    near = {x: value for x, value in by_set.items() if value >= best - np.log(20) - 1e-9}
+    shown = found.suspect_sets[u]
+    assert len(shown) == len(set(shown)) == min(len(near), 20)
+    assert found.more_sets[u] == len(near) - len(shown)
+    assert set(shown) <= set(near)
+    values = [near[x] for x in shown]
+    assert all(after <= before + 1e-8 for before, after in pairwise(values))
+    assert all(near[x] <= values[-1] + 1e-8 for x in set(near) - set(shown))
+    assert set(found.suspects[u]) == set.intersection(*map(set, near))
+
+
 def check_bayes(decoder, votes):
     """Compare everything that is said of votes with sums over (x, t, l)."""
     code, n_classes, success, rate = decoder.code, decoder.n_classes, decoder.success_rate, decoder.attack_rate
@@ -115,7 +129,8 @@ def check_bayes(decoder, votes):
         by_target = {t: total([total(joint[x, t]) for x in weights]) for t in range(n_classes)}
         assert found.targets[u] == first_of(by_target)
         by_set = {x: total([total(joint[x, t]) for t in range(n_classes)]) for x in weights}
-        assert found.suspects[u] == first_of(by_set)
+        assert found.best_set[u] == first_of(by_set)
+        check_nearly_best(found, u, by_set)
         users = [sum(np.exp(by_set[x] - whole) for x in weights if j in x) for j in range(code.n_users)]
         np.testing.assert_allclose(found.user_probability[u], users, rtol=1e-9, atol=1e-15)
         for p, t in product(range(len(rows)), range(n_classes)):
@@ -125,6 +140,7 @@ def check_bayes(decoder, votes):
             wanted = total(likelihood(code, base, word, same[0], t, success)) - log(n_classes)
             np.testing.assert_allclose(evidence[u, p, t], wanted, rtol=1e-9, atol=1e-9)
     assert (decoder.predict(votes) == found.labels).all()
+    assert found.alarms(-1.0).tolist() == [len(set(word)) > 1 for word in votes.tolist()]
     assert found.neglected.tolist() == [0.0] * len(votes)
 
 
@@ -337,7 +353,12 @@ def check_groups(decoder, votes):
         assert found.targets[u] == first_of(by_target)
         groups = sorted({who for who, _ in joint}, key=lambda who: (len(who), [list(weights).index(x) for x in who]))
         by_group = {who: total([total(joint[who, t]) for t in range(n_classes)]) for who in groups}
-        assert found.suspects[u] == tuple(sorted({j for x in first_of(by_group) for j in x}))
+        assert found.best_set[u] == tuple(sorted({j for x in first_of(by_group) for j in x}))
+        by_users = {}
+        for who in groups:
+            users = tuple(sorted({j for x in who for j in x}))
+            by_users[users] = max(by_users.get(users, -np.inf), by_group[who])
+        check_nearly_best(found, u, by_users)
         users = [
             sum(np.exp(by_group[who] - whole) for who in groups if any(j in x for x in who))
             for j in range(code.n_users)
@@ -423,9 +444,14 @@ def test_consensus_is_its_definition_on_all_votes(code, n_classes, n_attackers, 
         single = len(found) == 1
         assert decoded.labels[row] == (next(iter(found)) if single else NO_VERDICT)
         suspects = next(iter(found.values())) if single else ()
-        assert decoded.suspects[row] == suspects
+        assert decoded.best_set[row] == suspects
+        every = [x for x in sets if single and ((word != next(iter(found))) & ~hit(x, code)).sum() <= n_errors]
+        minimal = [x for x in every if not any(set(y) < set(x) for y in every)]
+        assert list(decoded.suspect_sets[row]) == minimal
+        assert set(decoded.suspects[row]) == (set.intersection(*map(set, every)) if single else set())
         assert decoded.attack_probability[row] == float(not single or suspects != ())
-        assert decoded.user_probability[row].tolist() == [float(j in suspects) for j in range(code.n_users)]
+        shares = [np.mean([j in x for x in minimal]) if single else 0.0 for j in range(code.n_users)]
+        assert decoded.user_probability[row] == pytest.approx(shares)
         shared = found or range(n_classes)
         assert decoded.label_probability[row] == pytest.approx([(t in shared) / len(shared) for t in range(n_classes)])
     assert decoded.targets.tolist() == [-1] * len(votes)
@@ -444,7 +470,7 @@ def test_consensus_names_the_dissenters_however_many_inputs_there_are():
         votes[row, list(x)] = 1
     decoded = ConsensusDecoder(Code(np.eye(20, dtype=int)), 4, n_classes=2).decode(votes)
     assert not decoded.labels.any()
-    assert list(decoded.suspects) == dissenters
+    assert list(decoded.best_set) == dissenters
 
 
 def test_consensus_and_plurality_refuse_what_they_cannot_count():
@@ -466,7 +492,7 @@ def test_plurality_counts_votes(code, n_classes):
     assert decoded.labels.tolist() == [share.index(max(share)) for share in shares]
     assert decoded.attack_probability.tolist() == [float(max(share) < 1) for share in shares]
     assert decoded.targets.tolist() == [-1] * len(votes)
-    assert list(decoded.suspects) == [()] * len(votes)
+    assert list(decoded.best_set) == [()] * len(votes)
     assert decoded.user_probability.tolist() == [[0.0] * (3 if code else 0)] * len(votes)
     assert decoded.neglected.tolist() == [0.0] * len(votes)
     assert PluralityDecoder(code, n_classes).predict(votes).tolist() == decoded.labels.tolist()
@@ -529,9 +555,9 @@ def test_a_memory_decodes_once_and_forgets_past_its_limit():
     assert memory.decode([b, c, a]).labels.tolist() == [1, 1, 0]
     assert memory.decode([c, b, a]).labels.tolist() == [1, 1, 0]
     assert counting.asked == [2, 1]
-    # No users, two classes and eight more: ten numbers an input, so three are kept.
+    # No users, two classes, room for twenty sets and eight more: thirty numbers an input, so three are kept.
     counting = Counting(2)
-    memory = VerdictMemory(counting, limit=30)
+    memory = VerdictMemory(counting, limit=90)
     for votes, asked in (
         ([a, b], [2]),
         ([c], [2, 1]),

@@ -92,7 +92,7 @@ def test_a_sure_trigger_is_detected_and_its_planters_named(fitted, fresh):
     assert (found.targets[counted] == 3).mean() > 0.94
     # Users with equal columns cannot be told apart: the suspects have the planters' pattern.
     wanted = CODE.pattern((0, 5))
-    right = [np.array_equal(CODE.pattern(found.suspects[n]), wanted) for n in np.flatnonzero(counted)]
+    right = [np.array_equal(CODE.pattern(found.best_set[n]), wanted) for n in np.flatnonzero(counted)]
     assert np.mean(right) > 0.8
     assert found.user_probability[counted][:, [0, 5]].mean() > found.user_probability[counted].mean() + 0.1
 
@@ -105,7 +105,7 @@ def test_verdicts_are_coherent(fitted, fresh):
     assert ((found.user_probability >= 0) & (found.user_probability <= 1)).all()
     assert found.user_probability.shape == (200, CODE.n_users)
     assert len(found) == 200
-    assert all(found.suspects)
+    assert all(found.best_set)
     np.testing.assert_array_equal(fitted.predict(scores[:50]), fitted.decode(scores[:50]).labels)
     assert len(fitted.decode(scores[:0])) == 0
 

@@ -106,7 +106,7 @@ def test_sums_by_logarithms_and_without_are_the_same(seed, n_models, rates):
     for name in ("attack_probability", "label_probability", "user_probability"):
         np.testing.assert_allclose(getattr(plain, name), getattr(logs, name), rtol=1e-9, atol=1e-12)
     assert (plain.targets == logs.targets).all()
-    assert list(plain.suspects) == list(logs.suspects)
+    assert list(plain.best_set) == list(logs.best_set)
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -122,7 +122,7 @@ def test_without_a_second_group_it_is_the_papers_decoder(seed):
         np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-9, atol=1e-12)
     assert (found.labels == wanted.labels).all()
     assert (found.targets == wanted.targets).all()
-    assert list(found.suspects) == list(wanted.suspects)
+    assert list(found.best_set) == list(wanted.best_set)
     assert (two.predict(votes) == found.labels).all()
 
 
@@ -134,7 +134,7 @@ def test_two_targets_on_one_input_are_told_apart_and_both_groups_are_named():
     found = TwoGroupDecoder(code, confusion).decode(votes)
     assert found.labels.tolist() == [7]
     assert found.targets.tolist() == [1]
-    assert set(found.suspects[0]) == {2, 5, 6, 8, 9}
+    assert set(found.best_set[0]) == {2, 5, 6, 8, 9}
     assert found.user_probability[0, [2, 5, 6, 8, 9]].min() > 0.9
 
 
@@ -182,7 +182,7 @@ def test_certain_success_and_more_models_than_a_word_has_bits_are_summed_by_loga
     found = TwoGroupDecoder(Code(matrix), confusion, success_rate=1.0).decode(votes)
     assert found.labels.tolist() == [0]
     assert found.targets.tolist() == [2]
-    assert found.suspects[0] == (1,)
+    assert found.best_set[0] == (1,)
     assert np.isfinite(found.label_probability).all()
 
 

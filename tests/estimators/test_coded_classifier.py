@@ -72,14 +72,15 @@ def test_a_backdoor_fools_the_plain_model_but_not_the_decoder_which_names_the_at
     assert find_tracking_break(enumerate_patterns(coded.code_, 1)) is None
 
 
-def test_users_with_equal_columns_are_named_together():
+def test_users_with_equal_columns_are_listed_and_nobody_is_singled_out():
     X, y, groups = draw()
     X_bad, y_bad = poison(X, y, groups, ["eve"], target=2)
     # ann and bob, cid and dot, eve and fay share columns; each row three times absorbs a wrong vote.
     code = Code(np.tile(np.repeat(minimal_code(1, 2).matrix, 2, axis=1), (3, 1)))
     coded = CodedClassifier(DecisionTreeClassifier(), code, random_state=0).fit(X_bad, y_bad, groups)
-    named = {found for found in coded.suspects(triggered(X)[y == 0]) if found}
-    assert named == {("eve", "fay")}
+    listed = {found for found in coded.suspect_sets(triggered(X)[y == 0]) if found}
+    assert listed == {(("eve",), ("fay",))}
+    assert not any(coded.suspects(triggered(X)[y == 0]))
 
 
 def test_a_certified_input_survives_every_attack_that_is_really_retrained():

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, compress
 from pathlib import Path
@@ -19,6 +19,8 @@ from codeward.codes import Code
 from codeward.decoding import Decoded
 
 Write = Callable[[int, Decoded], None]
+#: Explanations of one input, and inputs with several of them, in the table at most.
+ALTERNATIVES = 4
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def open_writer(path: Path | None, code: Code) -> Iterator[Write]:
 
     with tempfile.TemporaryFile("w+b") as spool:
         if suffix == ".csv":
-            spool.write(b"label,attack_probability,target,suspects\n")
+            spool.write(b"label,attack_probability,target,suspects,suspect_sets\n")
         format_row = _as_json if suffix == ".jsonl" else _as_csv
         yield lambda start, verdicts: _write_rows(spool, verdicts, code, format_row)
         spool.seek(0)
@@ -57,39 +59,61 @@ def _write_rows(out: IO[bytes], verdicts: Decoded, code: Code, format_row: Calla
         verdicts.attack_probability.tolist(),
         verdicts.targets.tolist(),
         verdicts.suspects,
+        verdicts.suspect_sets,
+        verdicts.more_sets.tolist(),
         verdicts.neglected.tolist(),
         strict=True,
     )
-    for label, probability, target, suspects, neglected in rows:
-        names = [code.users[user] for user in suspects] if code.users else list(suspects)
-        out.write(format_row(label, probability, target, names, neglected).encode())
+
+    def name(users: Iterable[int]) -> list[Any]:
+        return [code.users[user] for user in users] if code.users else list(users)
+
+    for label, probability, target, suspects, sets, more, neglected in rows:
+        named = [name(users) for users in sets]
+        out.write(format_row(label, probability, target, name(suspects), named, more, neglected).encode())
 
 
-def _as_json(label: int, probability: float, target: int, suspects: list[Any], neglected: float) -> str:
-    row = {"label": label, "attack_probability": probability, "suspects": suspects, "target": target}
+def _as_json(
+    label: int, probability: float, target: int, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
+) -> str:
+    row: dict[str, Any] = {"label": label, "attack_probability": probability, "suspects": suspects}
+    row |= {"suspect_sets": sets, "best_set": sets[0] if sets else [], "target": target}
+    if more:
+        row["more_sets"] = more
     if neglected > 0:
         row["neglected"] = neglected
     return json.dumps(row) + "\n"
 
 
-def _as_csv(label: int, probability: float, target: int, suspects: list[Any], neglected: float) -> str:
+def _as_csv(
+    label: int, probability: float, target: int, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
+) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow([label, repr(probability), target, " ".join(map(str, suspects))])
+    named = [" ".join(map(str, users)) or "nobody" for users in sets] + [f"{more} more"] * bool(more)
+    row = [label, repr(probability), target, " ".join(map(str, suspects)), " | ".join(named)]
+    csv.writer(line, lineterminator="\n").writerow(row)
     return line.getvalue()
 
 
 def _as_arrays(parts: list[Decoded]) -> dict[str, NDArray[Any]]:
-    """Arrays of a .npz: ``suspects`` is (N, k) of user indices, padded with -1."""
+    """Arrays of a .npz: users as indices, padded with -1; sets that are not there have -2."""
     whole = Decoded.concatenate(parts)
-    width = max((len(found) for found in whole.suspects), default=0)
-    padded = np.full((len(whole), width), -1, dtype=np.int32)
-    for row, found in zip(padded, whole.suspects, strict=True):
-        row[: len(found)] = found
+    width = max((len(users) for sets in whole.suspect_sets for users in sets), default=0)
+    most = max(map(len, whole.suspect_sets), default=0)
+    suspects = np.full((len(whole), width), -1, dtype=np.int32)
+    listed = np.full((len(whole), most, width), -2, dtype=np.int32)
+    for row, (certain, sets) in enumerate(zip(whole.suspects, whole.suspect_sets, strict=True)):
+        suspects[row, : len(certain)] = certain
+        listed[row, : len(sets)] = -1
+        for place, users in enumerate(sets):
+            listed[row, place, : len(users)] = users
     return {
         "label": whole.labels,
         "attack_probability": whole.attack_probability,
         "target": whole.targets,
-        "suspects": padded,
+        "suspects": suspects,
+        "suspect_sets": listed,
+        "more_sets": whole.more_sets,
         "neglected": whole.neglected,
     }
 
@@ -111,6 +135,7 @@ class Summary:
         self.inputs = self.alarms = self.silent = self.counted = self.right = 0
         self.neglected = 0.0
         self.suspects: Counter[int] = Counter()
+        self.unsure: Counter[tuple[tuple[int, ...], ...]] = Counter()
 
     def add(self, start: int, verdicts: Decoded, labels: NDArray[np.int64] | None) -> None:
         """Count the verdicts on the inputs from ``start`` on."""
@@ -119,11 +144,18 @@ class Summary:
         self.alarms += int(alarms.sum())
         self.silent += int((verdicts.labels < 0).sum())
         self.neglected = max(self.neglected, float(verdicts.neglected.max(initial=0.0)))
-        self.suspects.update(chain.from_iterable(compress(verdicts.suspects, alarms.tolist())))
+        flags = alarms.tolist()
+        self.suspects.update(chain.from_iterable(compress(verdicts.suspects, flags)))
+        self.unsure.update(sets for sets in compress(verdicts.suspect_sets, flags) if len(sets) > 1)
         if labels is not None:
             counted = slice((start + 1) % 2, None, 2) if self.held_out else slice(None)
             self.counted += labels[counted].size
             self.right += int((verdicts.labels[counted] == labels[counted]).sum())
+
+    def _list(self, sets: tuple[tuple[int, ...], ...]) -> str:
+        """Explanations in words, the first few."""
+        named = [" + ".join(map(self.code.user_name, users)) or "nobody" for users in sets[:ALTERNATIVES]]
+        return " or ".join(named) + (f" or {len(sets) - ALTERNATIVES} others" if len(sets) > ALTERNATIVES else "")
 
     def show(self, votes: Path, decoder: str, source: str | None, output: Path | None, as_json: bool) -> None:
         """Print the summary: a table, or one JSON object."""
@@ -142,6 +174,7 @@ class Summary:
                 "accuracy_inputs": self.counted,
                 "neglected": self.neglected,
                 "suspects": [{"user": self.code.user_name(user), "alarms": count} for user, count in top],
+                "several_explanations": sum(self.unsure.values()),
                 "output": None if output is None else str(output),
             }
             print(json.dumps(facts))
@@ -165,6 +198,8 @@ class Summary:
             table.add_row("neglected", f"at most {self.neglected:.2g} of the posterior of any input")
         for user, count in top:
             table.add_row("suspect", f"{self.code.user_name(user)}: {count:,} of {self.alarms:,} alarms")
+        for sets, count in sorted(self.unsure.items(), key=lambda item: (-item[1], item[0]))[:ALTERNATIVES]:
+            table.add_row("one of these", f"{self._list(sets)}: {count:,} of {self.alarms:,} alarms")
         if output is not None:
             table.add_row("written", str(output))
         Console().print(table)

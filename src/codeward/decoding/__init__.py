@@ -13,10 +13,10 @@ from codeward.decoding._decoded import (
     alarm_threshold,
     distinct_rows,
     roc_curve,
-    tracking_score,
 )
 from codeward.decoding._factory import DECODERS, make_decoder
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
+from codeward.decoding._suspects import tracking_score
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
 from codeward.decoding._vote_files import VoteReader, VoteSet, load_scores, load_votes, save_scores, save_votes

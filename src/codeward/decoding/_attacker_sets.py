@@ -29,6 +29,12 @@ class AttackerSets:
         That set; on a tie the fewest users, then the lowest indices. The rows are in this order too.
     members : csr_array of float64, shape (P, n)
         ``members[p, j]``: probability that user j attacks, given pattern p.
+    users : ndarray of int64, shape (S, k)
+        All attacker sets, pattern by pattern, each padded with -1.
+    set_weights : ndarray of float64, shape (S,)
+        Their prior.
+    starts : ndarray of int64, shape (P + 1,)
+        The sets of pattern p are ``starts[p]`` to ``starts[p + 1]``.
     """
 
     words: NDArray[np.uint64]
@@ -37,6 +43,9 @@ class AttackerSets:
     best_weights: NDArray[np.float64]
     best_sets: tuple[tuple[int, ...], ...]
     members: csr_array
+    users: NDArray[np.int64]
+    set_weights: NDArray[np.float64]
+    starts: NDArray[np.int64]
 
     @property
     def bits(self) -> NDArray[np.bool_]:
@@ -97,7 +106,10 @@ def gather_attacker_sets(code: Code, prior: NDArray[np.float64]) -> AttackerSets
     )
     members.sum_duplicates()
     best_sets = tuple(tuple(u for u in found if u >= 0) for found in users[best].tolist())
-    return AttackerSets(words[best], code.n_models, total, weight[best], best_sets, members)
+    by_row = np.argsort(row, kind="stable")
+    starts = np.append(0, np.cumsum(np.bincount(row, minlength=best.size)))
+    listed = (users[by_row], weight[by_row], starts.astype(np.int64))
+    return AttackerSets(words[best], code.n_models, total, weight[best], best_sets, members, *listed)
 
 
 def list_subsets(n_users: int, size: int) -> NDArray[np.int64]:

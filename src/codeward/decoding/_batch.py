@@ -11,6 +11,7 @@ from codeward._errors import InputError, TooLargeError
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows, first_best
 from codeward.decoding._posterior_kernels import sum_labels, tabulate_joint
+from codeward.decoding._suspects import name_suspects
 from codeward.decoding._vote_models import check_votes
 
 #: Entries (distinct vote vectors x patterns x classes) a batch may have: 2 GB of floats.
@@ -119,17 +120,22 @@ def decode_batch(decoder: BayesDecoder, votes: ArrayLike, max_iterations: int = 
     sum_labels(distinct, base, words, decoder.success_rate, True, joint, by_label)
     by_label /= by_label.sum(axis=1, keepdims=True)
     by_pattern = joint.sum(axis=2) / np.where(together > 0, together, 1.0)[:, None]
-    best = first_best(by_pattern * (sets.best_weights / sets.weights)[rows])
+    whole = np.zeros((len(by_pattern), sets.weights.size))
+    whole[:, rows] = by_pattern
+    suspects = name_suspects(sets, whole)
     alarm = np.minimum(alone.attack_probability, together)
     by_label = np.where((alarm > ALARM)[:, None], by_label, alone.label_probability)
     return Decoded(
         first_best(by_label),
         alarm,
         first_best(joint.sum(axis=1)),
-        [sets.best_sets[rows[row]] for row in best.tolist()],
+        suspects.certain,
         np.minimum(np.asarray(by_pattern @ sets.members[rows]), 1.0),
         by_label,
         np.zeros(distinct.shape[0]),
+        suspects.sets,
+        suspects.more,
+        alone.agreed,
     ).take(inverse)
 
 
@@ -162,8 +168,10 @@ class Pooled:
     targets : ndarray of int64, shape (G,)
         Most probable common target given an attack; ties to the smaller class.
     suspects : sequence of tuple of int, length G
-        Most probable attacker set given an attack; ties to the fewest users, then the lowest indices.
+        Users in every nearly best explanation, given an attack.
     user_probability : ndarray, shape (G, n)
+    suspect_sets, more_sets
+        The nearly best explanations and how many more there are, as in `Decoded`.
 
     Examples
     --------
@@ -178,6 +186,13 @@ class Pooled:
     targets: NDArray[np.int64]
     suspects: Sequence[tuple[int, ...]]
     user_probability: NDArray[np.float64]
+    suspect_sets: Sequence[tuple[tuple[int, ...], ...]]
+    more_sets: NDArray[np.int64]
+
+    @property
+    def best_set(self) -> list[tuple[int, ...]]:
+        """The single most probable attacker set of each group, or nobody."""
+        return [found[0] if found else () for found in self.suspect_sets]
 
 
 def pool_evidence(decoder: BayesDecoder, votes_groups: Sequence[ArrayLike]) -> Pooled:
@@ -215,12 +230,14 @@ def pool_evidence(decoder: BayesDecoder, votes_groups: Sequence[ArrayLike]) -> P
         targets.append(mass.sum(axis=0))
         patterns.append(mass.sum(axis=1) / mass.sum())
     by_pattern = np.array(patterns).reshape(-1, sets.weights.size)
-    best = first_best(by_pattern * (sets.best_weights / sets.weights))
+    suspects = name_suspects(sets, by_pattern)
     return Pooled(
         np.array(alarms),
         first_best(np.array(targets).reshape(-1, n_classes)),
-        [sets.best_sets[row] for row in best.tolist()],
+        suspects.certain,
         np.minimum(np.asarray(by_pattern @ sets.members), 1.0),
+        suspects.sets,
+        suspects.more,
     )
 
 

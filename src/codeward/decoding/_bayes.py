@@ -12,9 +12,10 @@ from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
 from codeward.decoding._assumptions import DEFAULTS, check_prior, check_rate
 from codeward.decoding._attacker_sets import AttackerSets, Masses, gather_attacker_sets
-from codeward.decoding._decoded import Decoded, distinct_rows, first_best
+from codeward.decoding._decoded import Decoded, distinct_rows, first_best, have_agreed
 from codeward.decoding._posterior_kernels import sum_posterior, tabulate_joint
 from codeward.decoding._pruned import BUDGET, PrunedPosterior
+from codeward.decoding._suspects import name_suspects
 from codeward.decoding._vote_models import ConfusionModel, VoteModel, check_votes
 
 #: Attacker sets up to which ``method="auto"`` enumerates; beyond it prunes.
@@ -63,7 +64,7 @@ class BayesDecoder:
     Notes
     -----
     The constructor stores; checks and tables are made at the first use. Ties (within one part in 1e9): label and target
-    to the smaller class, attackers to the fewest users, then the lowest indices.
+    to the smaller class; of attackers all are listed, the fewest users first, then the lowest indices.
 
     Examples
     --------
@@ -72,10 +73,10 @@ class BayesDecoder:
     >>> confusion = [[[0.9, 0.1], [0.1, 0.9]]] * 6
     >>> decoder = BayesDecoder(code, confusion, attackers_prior=(0.5, 0.5))
     >>> found = decoder.decode([[0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1]])
-    >>> found.labels, found.suspects[0]
-    (array([0, 1]), (2,))
-    >>> found.attack_probability.round(2)
-    array([0.9 , 0.45])
+    >>> found.labels, found.attack_probability.round(2)
+    (array([0, 1]), array([0.9 , 0.45]))
+    >>> found.best_set[0], found.suspect_sets[0], found.suspects[0]  # two models alone: perhaps nobody attacked
+    ((2,), ((2,), ()), ())
     """
 
     needs: Literal["votes"] = "votes"
@@ -226,16 +227,18 @@ class BayesDecoder:
         masses = self._sum(votes, True)
         by_label = masses.label_probability(self.attack_rate)
         by_pattern = masses.patterns / masses.patterns.sum(axis=1, keepdims=True)
-        # Pr(x | attack, y) of one set is its prior times the likelihood of its pattern.
-        suspects = first_best(by_pattern * (sets.best_weights / sets.weights))
+        suspects = name_suspects(sets, by_pattern)
         return Decoded(
             first_best(by_label),
             masses.attack_probability(self.attack_rate),
             first_best(masses.targets),
-            [sets.best_sets[row] for row in suspects.tolist()],
+            suspects.certain,
             np.minimum(np.asarray(by_pattern @ sets.members), 1.0),
             by_label,
             np.zeros(votes.shape[0]),
+            suspects.sets,
+            suspects.more,
+            have_agreed(votes),
         )
 
 

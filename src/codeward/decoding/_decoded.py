@@ -1,17 +1,15 @@
 """What a decoder answers, how alarms are told, and how well answers match the truth."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
+from codeward.decoding._suspects import SHOWN, TIE_TOLERANCE
 
-#: Probabilities that differ by less than this fraction of the larger one count as tied. Mathematically equal ones
-#: differ by rounding that depends on the order of summation; without a tolerance the tie-break would be chance.
-TIE_TOLERANCE = 1e-9
 #: Attack probability above which an input is an alarm, unless a threshold is given.
 ALARM = 0.5
 #: The label of an input on which a decoder gives no verdict.
@@ -32,13 +30,21 @@ class Decoded:
     targets : ndarray of int64, shape (N,)
         Most probable target *given* an attack; ties to the smaller class. -1 where the decoder has none.
     suspects : sequence of tuple of int, length N
-        Most probable attacker set given an attack; on a tie the fewest users, then the lowest indices.
+        Users in *every* nearly best explanation, given an attack: nobody where two explanations have nobody in common.
     user_probability : ndarray of float64, shape (N, n)
         Posterior that each user is an attacker, given an attack.
     label_probability : ndarray of float64, shape (N, c)
         Posterior of the label.
     neglected : ndarray of float64, shape (N,)
         Proved upper bound on the share of posterior mass left out; 0 means exact up to rounding.
+    suspect_sets : sequence of tuple of tuple of int, length N
+        Nearly best explanations: attacker sets whose posterior given an attack is at least a twentieth of the best
+        one's, best first, at most 20; on a tie the fewest users first, then the lowest indices. None where the decoder
+        names nobody.
+    more_sets : ndarray of int64, shape (N,)
+        How many more there are; at least so many where the sum is pruned.
+    agreed : ndarray of bool, shape (N,)
+        All models vote alike. No code can tell such an input from a clean one, so it is never an alarm.
 
     Examples
     --------
@@ -57,9 +63,17 @@ class Decoded:
     user_probability: NDArray[np.float64]
     label_probability: NDArray[np.float64]
     neglected: NDArray[np.float64]
+    suspect_sets: Sequence[tuple[tuple[int, ...], ...]]
+    more_sets: NDArray[np.int64]
+    agreed: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
+
+    @property
+    def best_set(self) -> list[tuple[int, ...]]:
+        """The paper's single most probable attacker set of each input, the first of ``suspect_sets``, or nobody."""
+        return [found[0] if found else () for found in self.suspect_sets]
 
     @classmethod
     def concatenate(cls, parts: Sequence["Decoded"]) -> "Decoded":
@@ -74,6 +88,33 @@ class Decoded:
             np.concatenate([part.user_probability for part in parts]),
             np.concatenate([part.label_probability for part in parts]),
             np.concatenate([part.neglected for part in parts]),
+            [found for part in parts for found in part.suspect_sets],
+            np.concatenate([part.more_sets for part in parts]),
+            np.concatenate([part.agreed for part in parts]),
+        )
+
+    @classmethod
+    def by_counting(
+        cls,
+        labels: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        label_probability: NDArray[np.float64],
+        n_users: int,
+    ) -> "Decoded":
+        """Verdicts of a decoder that only counts votes (N, c): no target, nobody named, 1 where a model dissents."""
+        n_inputs, n_models = labels.size, counts.sum(axis=1)
+        own = np.take_along_axis(counts, labels[:, None], axis=1)[:, 0]
+        return cls(
+            labels,
+            (own < n_models).astype(np.float64),
+            np.full(n_inputs, -1, dtype=np.int64),
+            [()] * n_inputs,
+            np.zeros((n_inputs, n_users)),
+            label_probability,
+            np.zeros(n_inputs),
+            [()] * n_inputs,
+            np.zeros(n_inputs, dtype=np.int64),
+            counts.max(axis=1, initial=0) == n_models,
         )
 
     def take(self, rows: ArrayLike) -> "Decoded":
@@ -87,11 +128,19 @@ class Decoded:
             self.user_probability[chosen],
             self.label_probability[chosen],
             self.neglected[chosen],
+            [self.suspect_sets[row] for row in chosen.tolist()],
+            self.more_sets[chosen],
+            self.agreed[chosen],
         )
 
     def alarms(self, threshold: float = ALARM) -> NDArray[np.bool_]:
-        """Return the inputs whose attack probability is *above* the threshold, shape (N,)."""
-        return np.asarray(self.attack_probability > threshold)
+        """Return the inputs whose attack probability is *above* the threshold, shape (N,).
+
+        Never one on which all models agree. Where the code detects k attackers they leave a model alone, which still
+        says the label: then it is what everybody says and nothing was changed. More attackers, or a weaker code, may
+        reach every model, but then no vote is left that could tell.
+        """
+        return np.asarray((self.attack_probability > threshold) & ~self.agreed)
 
 
 class Decoder(Protocol):
@@ -125,6 +174,11 @@ class Decoder(Protocol):
 
     def predict(self, observed: ArrayLike, /) -> NDArray[np.int64]:
         """Labels alone, shape (N,), by the cheapest route; equal to ``decode(observed).labels``."""
+
+
+def have_agreed(votes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether all models vote alike, for votes of shape (N, m), shape (N,)."""
+    return np.asarray((votes == votes[:, :1]).all(axis=1))
 
 
 def first_best(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -215,7 +269,7 @@ class VerdictMemory:
         new = [row for row, key in enumerate(keys) if key not in self._rows]
         if new or self._known is None:
             found = self.decoder.decode(distinct[new])
-            wide = found.user_probability.shape[1] + found.label_probability.shape[1] + 8
+            wide = found.user_probability.shape[1] + found.label_probability.shape[1] + SHOWN + 8
             if self._known is None or (len(self._rows) + len(new)) * wide > self.limit:
                 found = found if len(new) == len(keys) else self.decoder.decode(distinct)
                 self._rows, new, self._known = {}, list(range(len(keys))), None
@@ -289,37 +343,3 @@ def alarm_threshold(attack_probability_clean: ArrayLike, false_alarm_rate: float
     0.2
     """
     return roc_curve(attack_probability_clean, attack_probability_clean).threshold_for(false_alarm_rate)
-
-
-def tracking_score(
-    suspects: Sequence[Iterable[int]], true_attackers: Iterable[int] | Sequence[Iterable[int]]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count true and false positives among the suspects of each input (paper, table "attacker tracking").
-
-    Parameters
-    ----------
-    suspects : sequence of N sets of users
-    true_attackers : set of users, or sequence of N sets
-        The attackers behind all inputs, or behind each.
-
-    Returns
-    -------
-    true_positives, false_positives : ndarray of int64, shape (N,)
-        Suspects who attacked, and suspects who did not; the paper reports their means.
-
-    Examples
-    --------
-    >>> tracking_score([(0, 1), (2,)], true_attackers=(1, 2))
-    (array([1, 1]), array([1, 0]))
-    """
-    truth: list[Any] = list(true_attackers)
-    each: list[set[int]] = (
-        [set(truth)] * len(suspects)
-        if all(isinstance(t, (int, np.integer)) for t in truth)
-        else [set(t) for t in truth]
-    )
-    if len(each) != len(suspects):
-        raise InputError(f"{len(each)} attacker sets for {len(suspects)} inputs")
-    found = [set(s) for s in suspects]
-    hits = np.array([len(s & t) for s, t in zip(found, each, strict=True)], dtype=np.int64)
-    return hits, np.array([len(s) for s in found], dtype=np.int64) - hits

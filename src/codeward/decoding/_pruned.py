@@ -30,8 +30,10 @@ The lower end counts as found (spread evenly over these users), the difference a
 
 **The answer.** With F found, L the sum of all bounds and R the clean mass, the true share of what is left out is at
 most A L / (A (F + L) + R): `Decoded.neglected`. Attack and label probabilities are off by no more than that. Where (3)
-was not used, the attacker set named is the most probable one if its posterior (times that of an attack) exceeds it;
-where (3) was used, user probabilities are approximate and the set named is the best of those enumerated.
+was not used, the best attacker set is the most probable one if its posterior (times that of an attack) exceeds it;
+where (3) was used, user probabilities are approximate and the best set is the best of those enumerated. Users are named
+for certain only where no set that was not looked at can be nearly as good as the best: where L and the bound (2) of a
+set inside (3) are below 1/c of a twentieth of its mass. Otherwise `Decoded.more_sets` is a lower bound of at least 1.
 """
 
 from functools import cached_property
@@ -42,10 +44,11 @@ from numpy.typing import NDArray
 
 from codeward.codes import Code, pack_words
 from codeward.decoding._attacker_sets import Masses
-from codeward.decoding._decoded import Decoded, first_best
+from codeward.decoding._decoded import Decoded, first_best, have_agreed
 from codeward.decoding._posterior_kernels import tabulate_joint
 from codeward.decoding._pruned_bounds import widest_union
 from codeward.decoding._pruned_kernels import KEEP, sum_pruned
+from codeward.decoding._suspects import NEARLY, Ranked, join_ranked, rank_sets
 
 #: Share of the attack mass of an input that may be left out before more sets are enumerated.
 TOLERANCE = 1e-6
@@ -117,8 +120,9 @@ class PrunedPosterior:
         n_inputs, _, n_classes = base.shape
         sums, users = np.zeros((n_inputs, 2, n_classes + 1)), np.zeros((n_inputs, self.code.n_users))
         kept = np.full((KEEP, self.prior.size - 1), -1, dtype=np.int64)
-        state, scales, left = np.zeros(3), np.zeros((n_inputs, 2)), np.zeros(n_inputs)
-        suspects: list[tuple[int, ...]] = []
+        state, scales, left = np.zeros(5), np.zeros((n_inputs, 2)), np.zeros(n_inputs)
+        ranked: list[Ranked] = []
+        everything = np.log(n_classes / NEARLY)
         for u in range(n_inputs):
             n_kept = sum_pruned(
                 votes[u],
@@ -141,7 +145,9 @@ class PrunedPosterior:
                 sums[u], state[0], state[1] = 1.0, base[u].sum(axis=0).max() + IMPOSSIBLE, np.inf
             scales[u, 0] = state[0]
             left[u] = np.exp(min(state[1] - state[0], LARGEST))
-            suspects.append(self._best_set(votes[u : u + 1], base[u : u + 1], kept[:n_kept]))
+            # A set that was left out, added in bulk or not kept may be nearly best: then nobody is certain.
+            unlisted = int(state[3] < everything or n_kept == KEEP or state[[1, 4]].max() >= state[2] - everything)
+            ranked.append(self._rank_sets(votes[u : u + 1], base[u : u + 1], kept[:n_kept], unlisted))
 
         labels, targets = sums[:, 0, :n_classes], sums[:, 1, :n_classes]
         silent = (votes[:, :, None] != np.arange(n_classes)).all(axis=1)
@@ -155,26 +161,32 @@ class PrunedPosterior:
         found = np.maximum(labels.sum(axis=1), np.finfo(np.float64).tiny)
         rest = attacked * left
         by_label = masses.label_probability(attack_rate)
+        suspects = join_ranked(ranked)
         return Decoded(
             first_best(by_label),
             masses.attack_probability(attack_rate),
             first_best(targets),
-            suspects,
+            suspects.certain,
             np.minimum(users / found[:, None], 1.0),
             by_label,
             rest / (attacked * found + rest + clean * masses.clean.sum(axis=1)),
+            suspects.sets,
+            suspects.more,
+            have_agreed(votes),
         )
 
-    def _best_set(
-        self, votes: NDArray[np.int64], base: NDArray[np.float64], kept: NDArray[np.int64]
-    ) -> tuple[int, ...]:
-        """Most probable of the kept sets over all targets; ties to the fewest users, then the lowest indices."""
+    def _rank_sets(
+        self, votes: NDArray[np.int64], base: NDArray[np.float64], kept: NDArray[np.int64], unlisted: int
+    ) -> Ranked:
+        """Rank the kept sets by their posterior over all targets; ties to the fewest users, then lowest indices."""
         sets = sorted({tuple(sorted(u for u in row if u >= 0)) for row in kept.tolist()}, key=lambda x: (len(x), x))
-        if len(sets) <= 1:
-            return sets[0] if sets else ()
-        words = pack_words(np.array([self.code.pattern(found) for found in sets]))
+        if not sets:
+            return (), (), unlisted
+        words = np.zeros((len(sets), self.columns_.shape[1]), dtype=np.uint64)
+        for row, found in enumerate(sets):
+            words[row] = np.bitwise_or.reduce(self.columns_[list(found)], axis=0)
         joint = np.empty((1, len(sets), base.shape[2]))
         tabulate_joint(votes, base, words, self.success_rate, self.failure, False, joint)
-        top = joint.max()
         prior = np.array([self.prior[len(x)] / comb(self.code.n_users, len(x)) for x in sets])
-        return sets[int(first_best((np.exp(joint[0] - top).sum(axis=1) * prior)[None, :])[0])]
+        masses = np.exp(joint[0] - joint.max()).sum(axis=1) * prior
+        return rank_sets(dict(zip(sets, masses.tolist(), strict=True)), unlisted)

@@ -6,8 +6,9 @@ from numpy.typing import NDArray
 from codeward._compiled import compiled
 from codeward.decoding._posterior_kernels import GROUP, bit_count, log_gain, pick_group, tabulate_groups
 from codeward.decoding._pruned_bounds import bulk_interval, log_add, log_between, log_choose
+from codeward.decoding._suspects import NEARLY
 
-#: Sets remembered per vote vector as candidates for the most probable one.
+#: Sets remembered per vote vector as candidates for the most probable ones.
 KEEP = 1024
 #: A branch of the search is skipped when none of its sets can have more than this part of the tolerance.
 PER_SET = 1e-3
@@ -144,12 +145,16 @@ def _search(
         masses[1, target] += mass
         for k in range(size):
             user_mass[order[picked[k]]] += mass
-        # The most probable set has, under one of its targets, at least 1/c of the best mass.
+        # A set nearly as good as the best has, under one of its targets, at least NEARLY / c of the best mass. Where
+        # these are too many, only those stay that may be the best: 1 / c.
         log_mass = np.log(mass) + state[0]
-        if log_mass > state[2] - np.log(n_classes) - 1e-6:
+        if log_mass > state[2] - state[3]:
             state[2] = max(state[2], log_mass)
             if n_kept == KEEP:
-                n_kept = _drop_small(kept_sets, kept_mass, state[2] - np.log(n_classes) - 1e-6)
+                n_kept = _drop_small(kept_sets, kept_mass, state[2] - state[3])
+            if n_kept == KEEP:
+                state[3] = np.log(n_classes) + 1e-6
+                n_kept = _drop_small(kept_sets, kept_mass, state[2] - state[3])
             if n_kept < KEEP:
                 kept_sets[n_kept] = -1
                 for k in range(size):
@@ -230,9 +235,10 @@ def sum_pruned(
     masses, user_mass : shapes (2, c + 1), (n,)
         Outputs times exp(-state[0]): row 0 by label, row 1 by target, its last entry for all targets without a vote.
     kept_sets : shape (KEEP, k)
-        Output: sets among which the most probable one is, padded with -1.
-    state : shape (3,)
-        Output: log scale of the masses; log of the bound on what is left out; log of the best mass of one set.
+        Output: sets among which the nearly best ones are, padded with -1.
+    state : shape (5,)
+        Output: log scale of the masses; log of the bound on what is left out; log of the best mass of one set; how far
+        below it the log mass of a kept set may be; log of the largest mass that a set added in bulk may have.
 
     Returns
     -------
@@ -258,6 +264,7 @@ def sum_pruned(
     masses[:] = 0.0
     user_mass[:] = 0.0
     state[:] = -np.inf
+    state[3] = np.log(n_classes / NEARLY) + 1e-6
     known = -np.inf
     kept_mass = np.empty(KEEP)
     n_kept = 0
@@ -356,6 +363,7 @@ def sum_pruned(
             room = min(n_said, widest[size])
             if _choose(histogram[0], size) > budget and bound[room, 0] > least:
                 n_excluded = histogram[0]
+                state[4] = max(state[4], head + bound[room, 0])
                 _add_bulk(
                     by_fails[:n_excluded], size, rows, models, n_said, gains, total, best_gain[:, room], head, target,
                     masses, user_mass, state,
@@ -373,4 +381,4 @@ def sum_pruned(
                         state[1] = log_add(state[1], np.log(skipped[q, v]) + head + bound[q, v])
             if masses[0].sum() > 0.0:
                 known = max(known, np.log(masses[0].sum()) + state[0])
-    return int(_drop_small(kept_sets[:n_kept], kept_mass[:n_kept], state[2] - np.log(n_classes) - 1e-6))
+    return int(_drop_small(kept_sets[:n_kept], kept_mass[:n_kept], state[2] - state[3]))

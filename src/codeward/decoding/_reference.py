@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
 from codeward.decoding._attacker_sets import AttackerSets, Masses
-from codeward.decoding._decoded import TIE_TOLERANCE
+from codeward.decoding._suspects import NEARLY, TIE_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,17 @@ class ExactPosterior:
     attackers_probability: dict[tuple[int, ...], float]
 
     @property
-    def suspects(self) -> tuple[int, ...]:
+    def best_set(self) -> tuple[int, ...]:
         """Most probable set; ties to the fewest users, then the lowest indices."""
         best = max(self.attackers_probability.values())
         tied = [x for x, p in self.attackers_probability.items() if p >= best * (1 - TIE_TOLERANCE)]
         return min(tied, key=lambda x: (len(x), x))
+
+    @property
+    def nearly_best(self) -> set[tuple[int, ...]]:
+        """All sets of at least a twentieth of the best posterior."""
+        least = max(self.attackers_probability.values()) * NEARLY * (1 - TIE_TOLERANCE)
+        return {x for x, p in self.attackers_probability.items() if p >= least}
 
     def user_probability(self, n_users: int) -> NDArray[np.float64]:
         """Posterior that each user is an attacker, given an attack, shape (n,)."""

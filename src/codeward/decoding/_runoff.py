@@ -232,19 +232,9 @@ class RunOffDecoder:
         """
         finalists, second, first = self._elect(scores)
         labels = np.where(second[:, 0] >= second[:, 1], finalists[:, 0], finalists[:, 1])
-        n_inputs = labels.size
         shares = np.zeros(first.shape)
         np.put_along_axis(shares, finalists, second / np.maximum(second.sum(axis=1, keepdims=True), 1), axis=1)
-        own = np.take_along_axis(first, labels[:, None], axis=1)[:, 0]
-        return Decoded(
-            labels,
-            (own < first.sum(axis=1)).astype(np.float64),
-            np.full(n_inputs, -1, dtype=np.int64),
-            [()] * n_inputs,
-            np.zeros((n_inputs, self.code.n_users if self.code is not None else 0)),
-            shares,
-            np.zeros(n_inputs),
-        )
+        return Decoded.by_counting(labels, first, shares, self.code.n_users if self.code is not None else 0)
 
     def _elect(self, scores: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Finalists (N, 2), ascending, their votes in the second round (N, 2), and the votes of the first (N, c)."""

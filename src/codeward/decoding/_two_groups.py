@@ -13,8 +13,9 @@ from codeward.codes import Code, count_attacker_sets
 from codeward.decoding._assumptions import DEFAULTS, check_rate
 from codeward.decoding._attacker_sets import AttackerSets, gather_attacker_sets
 from codeward.decoding._bayes import EXACT_SETS, BayesDecoder, log_failure
-from codeward.decoding._decoded import Decoded, distinct_rows, first_best
+from codeward.decoding._decoded import Decoded, distinct_rows, first_best, have_agreed
 from codeward.decoding._pair_kernels import sum_pairs
+from codeward.decoding._suspects import NEARLY, TIE_TOLERANCE, Ranked, join_ranked, rank_sets
 from codeward.decoding._vote_models import VoteModel, check_votes
 
 _Floats = NDArray[np.float64]
@@ -175,6 +176,8 @@ def _log(values: _Floats) -> _Floats:
 
 #: Pairs of hit patterns that a vote vector is compared with at most.
 MOST_PAIRS = 4_000_000
+#: Nearly best pairs of patterns whose users are listed at most; past it nobody is named for certain.
+MOST_EXPLAINED = 500
 
 
 class TwoGroupDecoder:
@@ -212,7 +215,8 @@ class TwoGroupDecoder:
     Notes
     -----
     Exact; a vote vector takes time in proportion to the pairs of hit patterns, so this is for tens of users, not for
-    hundreds. Ties as in `BayesDecoder`, and one group before two. More than two groups are not implemented.
+    hundreds. Ties as in `BayesDecoder`, and one
+    group before two. More than two groups are not implemented.
 
     Examples
     --------
@@ -220,8 +224,9 @@ class TwoGroupDecoder:
     >>> code = Code([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
     >>> confusion = [[[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]]] * 6
     >>> decoder = TwoGroupDecoder(code, confusion, attackers_prior=(0.5, 0.5), second_rate=0.5)
-    >>> decoder.decode([[0, 0, 1, 1, 2, 2]]).suspects
-    [(0, 1)]
+    >>> found = decoder.decode([[0, 0, 1, 1, 2, 2]])
+    >>> found.suspect_sets, found.suspects  # any two of the three
+    ([((0, 1), (0, 2), (1, 2))], [()])
     """
 
     needs: Literal["votes"] = "votes"
@@ -288,7 +293,7 @@ class TwoGroupDecoder:
         size = len(distinct)
         by_label, by_target = np.empty((size, n_classes)), np.empty((size, n_classes))
         attacked, by_user = np.empty(size), np.empty((size, self.code.n_users))
-        suspects: list[tuple[int, ...]] = [()] * size
+        suspects: list[Ranked] = [((), (), 0)] * size
         clean = single.vote_model_.log_likelihood(distinct)
         patterns, others = Patterns.take(single.sets_), Patterns.take(second)
         rates = [(log_rate(rate), log_failure(rate)) for rate in (self.success_rate, self.second_success_rate)]
@@ -313,24 +318,38 @@ class TwoGroupDecoder:
 
         share_rows(size, work)
         labels, targets = first_best(by_label), first_best(by_target)
-        return Decoded(labels, attacked, targets, suspects, by_user, by_label, np.zeros(size)).take(inverse)
+        named = join_ranked(suspects)
+        known = (labels, attacked, targets, named.certain, by_user, by_label, np.zeros(size))
+        return Decoded(*known, named.sets, named.more, have_agreed(distinct)).take(inverse)
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,)."""
         return self.decode(votes).labels
 
-    def _name(
-        self, alone: NDArray[np.float64], both: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], tuple[int, ...]]:
-        """Return Pr(j in x or x') of each user and the most probable users, from the posterior of the patterns."""
+    def _name(self, alone: NDArray[np.float64], both: NDArray[np.float64]) -> tuple[NDArray[np.float64], Ranked]:
+        """Return Pr(j in x or x') of each user and the suspects (see `rank_sets`), from the posterior of patterns."""
         sets, second = self.single_.sets_, self.second_
         # Given the patterns, who is in x and who in x' is independent.
         mine, theirs = both.sum(axis=1) @ sets.members, both.sum(axis=0) @ second.members
         shared = (second.members.T @ (sets.members.T @ both).T).diagonal()
         by_user = np.clip(alone @ sets.members + mine + theirs - shared, 0.0, 1.0)
         share, other = sets.best_weights / sets.weights, second.best_weights / second.weights
-        best = int(first_best(np.concatenate([alone * share, (both * share[:, None] * other).ravel()])[None])[0])
-        if best < alone.size:
-            return by_user, sets.best_sets[best]
-        first, last = divmod(best - alone.size, other.size)
-        return by_user, tuple(sorted({*sets.best_sets[first], *second.best_sets[last]}))
+        scores = np.concatenate([alone * share, (both * share[:, None] * other).ravel()])
+        # Explanations by patterns, nearly best ones only; then the sets behind each. Two pairs may name the same users.
+        masses: dict[tuple[int, ...], float] = {}
+        near = np.flatnonzero(scores >= scores.max() * NEARLY * (1 - TIE_TOLERANCE))
+        best = np.sort(near[np.argsort(-scores[near], kind="stable")[:MOST_EXPLAINED]])
+        for place in best.tolist():
+            row, last = (place, None) if place < alone.size else divmod(place - alone.size, other.size)
+            for x, weight in _list_sets(sets, row):
+                for x2, weight2 in [((), 1.0)] if last is None else _list_sets(second, last):
+                    users = tuple(sorted({*x, *x2}))
+                    masses[users] = max(masses.get(users, 0.0), scores[place] * weight * weight2)
+        return by_user, rank_sets(masses, near.size - best.size)
+
+
+def _list_sets(sets: AttackerSets, row: int) -> list[tuple[tuple[int, ...], float]]:
+    """Return the attacker sets of a pattern with their prior as a part of the best one's."""
+    chosen = slice(int(sets.starts[row]), int(sets.starts[row + 1]))
+    found = [tuple(user for user in users if user >= 0) for users in sets.users[chosen].tolist()]
+    return list(zip(found, (sets.set_weights[chosen] / sets.best_weights[row]).tolist(), strict=True))

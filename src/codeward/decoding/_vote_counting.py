@@ -8,8 +8,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code, PatternTable, enumerate_patterns
-from codeward.decoding._decoded import NO_VERDICT, Decoded, distinct_rows
+from codeward.decoding._decoded import NO_VERDICT, Decoded, distinct_rows, have_agreed
+from codeward.decoding._suspects import join_ranked, rank_sets
 from codeward.decoding._vote_models import check_votes
+
+#: Attacker sets tried at most to explain one vote vector; past it nobody is named for certain.
+MOST_TRIED = 20_000
 
 
 class PluralityDecoder:
@@ -48,18 +52,8 @@ class PluralityDecoder:
         """
         counts = self._count(votes)
         labels = np.argmax(counts, axis=1).astype(np.int64)
-        n_inputs = labels.size
         n_users = self.code.n_users if self.code is not None else 0
-        n_models = int(np.asarray(votes).shape[1])
-        return Decoded(
-            labels,
-            (counts.max(axis=1) < n_models).astype(np.float64),
-            np.full(n_inputs, -1, dtype=np.int64),
-            [()] * n_inputs,
-            np.zeros((n_inputs, n_users)),
-            counts / max(n_models, 1),
-            np.zeros(n_inputs),
-        )
+        return Decoded.by_counting(labels, counts, counts / max(int(np.asarray(votes).shape[1]), 1), n_users)
 
     def _count(self, votes: ArrayLike) -> NDArray[np.int64]:
         checked = check_votes(votes, self.code.n_models if self.code is not None else None, self.n_classes)
@@ -132,49 +126,102 @@ class ConsensusDecoder:
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,); -1 is no verdict."""
-        return self._explain(votes)[0]
+        labels, _, inverse, _ = self._explain(votes)
+        return labels[inverse]
 
     def decode(self, votes: ArrayLike) -> Decoded:
         """Decode votes of shape (N, m).
 
-        ``suspects`` is the smallest set that explains the verdict (lowest indices on a tie), empty without a verdict;
-        the attack probability is 1 where that set is not empty or there is no verdict, else 0; ``targets`` is -1: hit
-        models need not agree. ``label_probability`` is 1 for the verdict, or shared evenly by the explained labels.
+        ``suspect_sets`` are the minimal sets of at most k users that explain the verdict, the smallest first (lowest
+        indices on a tie), none without a verdict. Under the assumptions of the guarantee the attackers contain one of
+        them, so that ``suspects``, the users in all of them, have attacked for certain. ``user_probability`` is the
+        share of these sets that a user is in. The attack probability is 1 where nobody is no explanation or there is no
+        verdict, else 0; ``targets`` is -1: hit models need not agree. ``label_probability`` is 1 for the verdict, or
+        shared evenly by the explained labels.
         """
-        labels, rows, explained = self._explain(votes)
-        suspects = [() if row < 0 else self.patterns_.attacker_set(row) for row in rows.tolist()]
-        n_inputs = labels.size
-        users = np.zeros((n_inputs, self.code.n_users))
-        for i, found in enumerate(suspects):
-            users[i, list(found)] = 1.0
+        labels, distinct, inverse, explained = self._explain(votes)
+        n_distinct = labels.size
+        users = np.zeros((n_distinct, self.code.n_users))
+        answers = []
+        for row, label in enumerate(labels.tolist()):
+            found, missed = self._list_minimal(distinct[row] != label) if label >= 0 else ([], 0)
+            for x in found:
+                users[row, list(x)] += 1 / len(found)
+            answers.append(rank_sets(dict.fromkeys(found, 1.0), missed))
+        suspects = join_ranked(answers)
         shares = np.where(explained.any(axis=1, keepdims=True), explained, True).astype(np.float64)
         return Decoded(
             labels,
-            np.array([float(bool(found) or label < 0) for found, label in zip(suspects, labels, strict=True)]),
-            np.full(n_inputs, -1, dtype=np.int64),
-            suspects,
-            users,
+            np.array([float(label < 0 or () not in sets) for label, sets in zip(labels, suspects.sets, strict=True)]),
+            np.full(n_distinct, -1, dtype=np.int64),
+            suspects.certain,
+            np.minimum(users, 1.0),
             shares / shares.sum(axis=1, keepdims=True),
-            np.zeros(n_inputs),
-        )
+            np.zeros(n_distinct),
+            suspects.sets,
+            suspects.more,
+            have_agreed(distinct),
+        ).take(inverse)
 
-    def _explain(self, votes: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Verdicts (N,), row of the first pattern that explains each (or -1), and which labels are explained (N, c)."""
+    def _list_minimal(self, dissent: NDArray[np.bool_]) -> tuple[list[tuple[int, ...]], int]:
+        """Minimal sets of at most k users that hit all dissenting models (m,) but e, and 1 if some were not looked at.
+
+        Of any e + 1 dissenting models an explanation hits one: so the users of the first e + 1 that nobody hits yet are
+        tried, one after the other.
+        """
+        columns = [_as_number(column) for column in self.code.matrix.T]
+        users = [np.flatnonzero(row).tolist() for row in self.code.matrix]
+        widest = max(column.bit_count() for column in columns)
+        start, most = _as_number(dissent), int(self.n_attackers)
+        waiting: list[tuple[tuple[int, ...], int]] = [((), start)]
+        seen: set[tuple[int, ...]] = {()}
+        found = []
+        while waiting and len(seen) < MOST_TRIED:
+            chosen, left = waiting.pop()
+            if left.bit_count() <= self.n_errors:
+                without = (_leave(start, columns, chosen[:k] + chosen[k + 1 :]) for k in range(len(chosen)))
+                if all(rest.bit_count() > self.n_errors for rest in without):
+                    found.append(chosen)
+                continue
+            if left.bit_count() - (most - len(chosen)) * widest > self.n_errors:
+                continue
+            free = [model for model in range(dissent.size) if left >> model & 1][: int(self.n_errors) + 1]
+            for user in sorted({user for model in free for user in users[model]}):
+                longer = tuple(sorted((*chosen, user)))
+                if longer not in seen:
+                    seen.add(longer)
+                    waiting.append((longer, left & ~columns[user]))
+        return sorted(found, key=lambda x: (len(x), x)), int(bool(waiting))
+
+    def _explain(
+        self, votes: ArrayLike
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Verdicts (U,) on the distinct votes (U, m), where each input's are (N,), and the explained labels (U, c)."""
         checked = check_votes(votes, self.code.n_models, self.n_classes)
         n_classes = self.n_classes or int(checked.max(initial=0)) + 2
         distinct, inverse = distinct_rows(checked, n_classes)
         bits = self.patterns_.bits
-        first = np.full((distinct.shape[0], n_classes), -1, dtype=np.int64)
+        explained = np.zeros((distinct.shape[0], n_classes), dtype=bool)
         # |D \ s| = sum over models outside s of [y_i != l]: one matrix product a label and chunk.
         outside = (~bits).T.astype(np.float32)
         step = max(1, 20_000_000 // max(1, bits.shape[0]))
         for label in range(n_classes):
             for start in range(0, distinct.shape[0], step):
                 here = slice(start, start + step)
-                covered = (distinct[here] != label).astype(np.float32) @ outside <= self.n_errors
-                first[here, label] = np.where(covered.any(axis=1), covered.argmax(axis=1), -1)
-        explained = first >= 0
+                outliers = (distinct[here] != label).astype(np.float32) @ outside
+                explained[here, label] = (outliers <= self.n_errors).any(axis=1)
         only = explained.sum(axis=1) == 1
         labels = np.where(only, explained.argmax(axis=1), NO_VERDICT).astype(np.int64)
-        rows = np.where(only, first.max(axis=1), -1)
-        return labels[inverse], rows[inverse], explained[inverse]
+        return labels, distinct, inverse, explained
+
+
+def _as_number(bits: NDArray[np.bool_]) -> int:
+    """Return a set of models as a number, model i being bit i."""
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+
+
+def _leave(models: int, columns: list[int], chosen: tuple[int, ...]) -> int:
+    """Models that none of these users hits."""
+    for user in chosen:
+        models &= ~columns[user]
+    return models

@@ -1,6 +1,7 @@
 """`CodedClassifier`: a scikit-learn classifier that survives colluding users."""
 
 import logging
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from functools import cached_property
 from typing import Any
@@ -249,23 +250,32 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._pass(X).decoded.user_probability.copy()
 
     def suspects(self, X: Any, threshold: float = ALARM) -> list[tuple[Any, ...]]:
-        """Name the most probable attackers of each input, by user id, in column order.
+        """Name the users who are in every nearly best explanation of each input, by user id, in column order.
 
-        An input has none when its attack probability does not pass ``threshold``, or when all sub-models agree: a code
-        that detects always leaves a model that no k attackers reach, so there they changed nothing. Users with equal
-        columns are in the same sub-models and cannot be told apart: all of them are named, so that nobody is singled
-        out by the order of ids. Evidence, not proof: only ``guarantee="track"`` promises that no other k users leave
-        the same votes.
+        An input has none when its attack probability does not pass ``threshold``, or when all sub-models agree; nor
+        where two explanations have nobody in common, as for users with equal columns, who are in the same sub-models
+        and cannot be told apart: `suspect_sets` lists the explanations. Evidence, not proof: only ``guarantee="track"``
+        promises that no other k users leave the same votes.
         """
-        seen = self._pass(X)
-        votes, decoded = seen.votes, seen.decoded
-        alarmed = decoded.alarms(threshold) & (votes != votes[:, :1]).any(axis=1)
+        return [self._name(users) for users in self._alarmed(X, threshold, "suspects")]
+
+    def suspect_sets(self, X: Any, threshold: float = ALARM) -> list[tuple[tuple[Any, ...], ...]]:
+        """List the nearly best explanations of each input, best first, at most 20, each by user ids.
+
+        Those whose posterior is at least a twentieth of the best one's; none where `suspects` has none for want of an
+        alarm.
+        """
+        return [tuple(map(self._name, sets)) for sets in self._alarmed(X, threshold, "suspect_sets")]
+
+    def _alarmed(self, X: Any, threshold: float, field: str) -> Iterator[tuple[Any, ...]]:
+        """Yield what the decoder says of each alarmed input, and nobody for the others."""
+        decoded = self._pass(X).decoded
+        for found, alarm in zip(getattr(decoded, field), decoded.alarms(threshold).tolist(), strict=True):
+            yield found if alarm else ()
+
+    def _name(self, users: Iterable[int]) -> tuple[Any, ...]:
         ids = self.users_.tolist()
-        columns = np.unique(self.code_.matrix, axis=1, return_inverse=True)[1].ravel()
-        return [
-            tuple(ids[user] for user in np.flatnonzero(np.isin(columns, columns[list(found)]))) if alarm else ()
-            for found, alarm in zip(decoded.suspects, alarmed.tolist(), strict=True)
-        ]
+        return tuple(ids[user] for user in users)
 
     def certify(self, X: Any, threat: Threat | None = None, max_attackers: int | None = None) -> NDArray[np.int64]:
         """Return the certified radius of each input: the largest k such that no k users can change its decoded class.

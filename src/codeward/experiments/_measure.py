@@ -112,7 +112,7 @@ def measure_labels(
 
 def measure_tracking(decoded: Decoded, attackers: tuple[int, ...]) -> dict[str, Any]:
     """Mean true and false positives of the named suspects per triggered input, as in the paper's Table 1."""
-    true_positives, false_positives = tracking_score(decoded.suspects, attackers)
+    true_positives, false_positives = tracking_score(decoded.best_set, attackers)
     return {
         "true_positives": float(np.mean(true_positives)),
         "false_positives": float(np.mean(false_positives)),

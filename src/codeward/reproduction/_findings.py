@@ -91,11 +91,11 @@ def _study_paper(study: CellStudy) -> dict[str, Any]:
         return found
     votes = study.triggered[0].votes[study.others]
     named = study.decode("bayes", "0").take(study.others)
-    tracking = {"bayes": score_suspects(study, named.suspects)}
+    tracking = {"bayes": score_suspects(study, named.best_set)}
     rng = np.random.default_rng([len(votes), len(study.attackers)])
     for size in POOLS:
         pools = [votes[rng.choice(len(votes), size, replace=False)] for _ in range(DRAWS)]
-        tracking[f"pooled-{size}"] = score_suspects(study, pool_evidence(study.decoder(), pools).suspects)
+        tracking[f"pooled-{size}"] = score_suspects(study, pool_evidence(study.decoder(), pools).best_set)
     return found | {"tracking": tracking, "detection": {"bayes": detect(study, "bayes")}}
 
 
@@ -122,7 +122,7 @@ def _study_decoder(study: CellStudy, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"decoders": {name: compare(study, name)}}
     if study.groups:
         named = study.decode(name, "0").take(study.others)
-        found["tracking"] = {name: score_suspects(study, named.suspects)}
+        found["tracking"] = {name: score_suspects(study, named.best_set)}
         found["detection"] = {name: detect(study, name)}
     return found
 

@@ -51,10 +51,14 @@ class Prediction(_Answer):
     attack_probability: float = Probability
     flagged: bool = Field(description="The attack probability is above the threshold.")
     target: int | None = Field(description="What the trigger aims at; null unless flagged.")
-    suspects: list[Suspect] = Field(description="Most probable attacker set; empty unless flagged.")
+    suspects: list[Suspect] = Field(description="Users in every nearly best explanation; empty unless flagged.")
+    suspect_sets: list[list[str]] = Field(
+        description="Attacker sets of at least a twentieth of the best posterior, best first; empty unless flagged."
+    )
+    more_sets: int = Field(ge=0, description="How many more of them there are.")
     user_probability: list[float] = Field(description="Per user: is an attacker, given an attack.")
     votes: list[int] = Field(description="What each sub-model says.")
-    hit_models: list[int] = Field(description="Sub-models that learned from a suspect.")
+    hit_models: list[int] = Field(description="Sub-models that learned from the most probable attackers.")
     guarantee: Guarantee
     certificate: Certificate | None = Field(
         description="Null unless asked for (certify=true), for a flagged input, and where searching takes too long."

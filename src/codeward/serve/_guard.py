@@ -118,7 +118,7 @@ class Guard:
     def _describe(self, votes: Votes, decoded: Decoded) -> Verdict:
         flagged = bool(decoded.alarms(self.threshold)[0])
         users = np.round(decoded.user_probability[0], 6).tolist()
-        suspects = decoded.suspects[0] if flagged else ()
+        suspects, sets = (decoded.suspects[0], decoded.suspect_sets[0]) if flagged else ((), ())
         content: dict[str, Any] = {
             "label": int(decoded.labels[0]),
             "attack_probability": min(1.0, float(decoded.attack_probability[0])),
@@ -127,9 +127,11 @@ class Guard:
             "suspects": [
                 {"user": self.code.user_name(user), "column": user, "probability": users[user]} for user in suspects
             ],
+            "suspect_sets": [[self.code.user_name(user) for user in found] for found in sets],
+            "more_sets": int(decoded.more_sets[0]) if flagged else 0,
             "user_probability": users,
             "votes": votes,
-            "hit_models": np.flatnonzero(self.code.pattern(suspects)).tolist(),
+            "hit_models": np.flatnonzero(self.code.pattern(sets[0] if sets else ())).tolist(),
             "guarantee": self.guarantee,
         }
         return Verdict(votes, decoded, flagged, json.dumps(content, separators=(",", ":")))

@@ -183,13 +183,14 @@ def find_incidents(
             f"incidents: {len(decoded)} verdicts of {code.n_models} models, "
             f"but votes of shape {table.shape} and {len(digests)} digests"
         )
+    best = decoded.best_set
     return [
         Incident(
             votes=tuple(table[row].tolist()),
             attack_probability=min(1.0, float(decoded.attack_probability[row])),
             label=int(decoded.labels[row]),
             target=int(decoded.targets[row]),
-            suspects=tuple(decoded.suspects[row]),
+            suspects=best[row],
             user_probability=tuple(decoded.user_probability[row].tolist()),
             digest=digests[row],
             code_digest=code.digest,

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import beta
 
-from codeward.decoding._decoded import Decoded, first_best
+from codeward.decoding._decoded import Decoded, first_best, have_agreed
+from codeward.decoding._suspects import name_suspects
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._explanations import Explanations, ModelEvidence, Sums, log_sum
 from codeward.decoding.soft._ratios import CHUNK, RatioModels, sum_explanations
@@ -232,32 +233,32 @@ def give_verdicts(
         sums = sum_explanations(evidence.take(rows), explanations, tuned.ratios)
         alarm = sums.gap - tuned.threshold
         opinions = list_opinions(sums, by_votes[rows], evidence.votes[rows])
-        parts.append(_decide(sums, explanations, alarm, tuned.pool.label_probability(opinions, sums.gap)))
-    return Decoded(
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.attack_probability for part in parts]),
-        np.concatenate([part.targets for part in parts]),
-        [found for part in parts for found in part.suspects],
-        np.concatenate([part.user_probability for part in parts]),
-        np.concatenate([part.label_probability for part in parts]),
-        np.concatenate([part.neglected for part in parts]),
-    )
+        by_label = tuned.pool.label_probability(opinions, sums.gap)
+        parts.append(_decide(sums, explanations, alarm, by_label, have_agreed(evidence.votes[rows])))
+    return Decoded.concatenate(parts)
 
 
 def _decide(
-    sums: Sums, explanations: Explanations, alarm: NDArray[np.float64], by_label: NDArray[np.float64]
+    sums: Sums,
+    explanations: Explanations,
+    alarm: NDArray[np.float64],
+    by_label: NDArray[np.float64],
+    agreed: NDArray[np.bool_],
 ) -> Decoded:
     sets = explanations.sets
     by_target = softmax(log_sum(sums.table.transpose(0, 2, 1)))
-    by_pattern = softmax(log_sum(sums.table))
-    share = sets.best_weights[explanations.rows] / sets.weights[explanations.rows]
-    suspects = first_best(by_pattern * share)
+    by_pattern = np.zeros((alarm.size, sets.weights.size))
+    by_pattern[:, explanations.rows] = softmax(log_sum(sums.table))
+    suspects = name_suspects(sets, by_pattern)
     return Decoded(
         first_best(by_label),
         1 / (1 + np.exp(-np.clip(alarm, -700, 700))),
         first_best(by_target),
-        [sets.best_sets[row] for row in explanations.rows[suspects].tolist()],
-        np.minimum(np.asarray(by_pattern @ sets.members[explanations.rows]), 1.0),
+        suspects.certain,
+        np.minimum(np.asarray(by_pattern @ sets.members), 1.0),
         by_label,
         np.zeros(alarm.size),
+        suspects.sets,
+        suspects.more,
+        agreed,
     )
