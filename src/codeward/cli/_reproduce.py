@@ -26,6 +26,7 @@ def reproduce(
     repeats: int = typer.Option(None, min=1, help="Repeats; by default the paper's 5 (figure5) and 10 (table1)."),
     codes: list[str] = typer.Option([], "--code", "--codes", help="Only this code; may be given several times."),
     splits: list[str] = typer.Option([], "--split", help="Only this setting: iid, alpha1, ...; past: iid-blended, ..."),
+    recipe: str = typer.Option("paper", metavar="paper|modern", help="How models are trained; modern: beside it."),
     attackers: list[int] = typer.Option([], "--attackers", min=0, help="Only cells with this many; several times."),
     parts: str = typer.Option(None, "--parts", help="samples: numbers of parts, such as 50,250,1000."),
     decoders: str = typer.Option("plurality", "--decoders", help="samples: plurality, consensus."),
@@ -78,7 +79,9 @@ def reproduce(
             folder, dataset, parts, codes, decoders, seed, data_dir, votes_only, count_only, smoke, quiet, as_json
         )
         return
-    runs = plan_study(study, dataset, repeats, codes, splits, smoke, attackers=attackers)
+    if recipe not in ("paper", "modern"):
+        raise InputError(f"--recipe {recipe}: expected paper or modern")
+    runs = plan_study(study, dataset, repeats, codes, splits, smoke, attackers=attackers, recipe=recipe)
     for setting in dict.fromkeys(path.split("/")[0] for path in runs):
         unpack_setting(folder, setting)
     shown = not quiet and not as_json

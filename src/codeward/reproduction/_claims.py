@@ -17,10 +17,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
+from codeward._files import read_json, write_text_atomic
 from codeward.reproduction._grid_folder import Grid, GridRun, list_certified, list_records, list_shares, open_grid
 from codeward.reproduction._naming import list_tracking
 from codeward.reproduction._record_tables import find_cells
+from codeward.reproduction._sample_tables import half_certified
 
 #: What a figure is a fraction or a mean of: numerator and denominator, or a number and what it counts.
 Sample = tuple[float, int]
@@ -94,7 +95,8 @@ def compute_claim(grid: Grid, figure: dict[str, Any]) -> dict[str, Any]:
     grid : Grid
     figure : dict
         ``how``, ``run`` (``<setting>/<code>``), what `HOW` takes, and ``statistic`` (mean by default; sd). Or ``how``:
-        ``cells`` with ``study`` and ``dataset``, ``part``: there or planned.
+        ``cells`` with ``study`` and ``dataset``, ``part``: there or planned. Or ``how``: ``samples`` (share certified
+        against so many) or ``half`` with ``study`` (``cifar10-50-partition``), ``decoder``, and ``samples``.
 
     Returns
     -------
@@ -104,6 +106,8 @@ def compute_claim(grid: Grid, figure: dict[str, Any]) -> dict[str, Any]:
     told = {key: value for key, value in figure.items() if key not in ("text", "how", "run", "value", "of", "cells")}
     if figure["how"] == "cells":
         return _count_cells(grid, **told)
+    if figure["how"] in ("samples", "half"):
+        return _count_samples(grid, figure["how"], **told)
     statistic = told.pop("statistic", "mean")
     run = next((run for run in grid.runs if run.path == figure["run"]), None)
     if run is None or figure["how"] not in HOW:
@@ -161,7 +165,7 @@ def check_claims(folder: str | os.PathLike[str], grid: Grid | None = None) -> li
                 wrong.append(f"{claim['page']}: {quote!r} does not say {figure['text']!r} (in this order)")
                 break
             place += len(figure["text"])
-            if not _agrees(figure["text"], found["value"], 1 if figure["how"] in ("names", "cells") else 100):
+            if not _agrees(figure["text"], found["value"], 1 if figure["how"] in ("names", "cells", "half") else 100):
                 wrong.append(f"{claim['page']}: {quote!r} says {figure['text']}, the records say {found['value']}")
     return wrong
 
@@ -206,6 +210,16 @@ def _count_cells(grid: Grid, study: str, dataset: str, part: str) -> dict[str, A
     there = sum(len(find_cells(runs.get(path), config)) for path, config in plan.items())
     planned = sum(config.repeats * len(config.attack.attackers) for config in plan.values())
     return {"value": there if part == "there" else planned, "of": f"{planned:,} cells", "cells": f"{study}, {dataset}"}
+
+
+def _count_samples(grid: Grid, how: str, study: str, decoder: str, samples: int = 0) -> dict[str, Any]:
+    """Give the share certified against so many samples, or the samples against which half of the test set is."""
+    record = read_json(grid.path / "samples" / f"{study}.json")
+    curve, inputs = record["certified"][decoder], record["inputs"]
+    where = {"of": f"1 time {inputs:,}", "cells": f"samples/{study}, {decoder}"}
+    if how == "half":
+        return {"value": half_certified(curve, inputs), **where}
+    return {"value": round((curve[samples] if samples < len(curve) else 0) / inputs, 6), **where}
 
 
 def _take(shares: Iterable[dict[str, int]]) -> list[Sample]:

@@ -175,12 +175,12 @@ def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) 
     if not any(run.records for run in runs):
         raise InputError(f"{root}: no records in any run folder; `codeward reproduce figure5 -o {root}` makes them")
     runs.sort(key=lambda run: (run.setting.rank, rank_code(run.code_name)))
-    datasets = dict.fromkeys(run.config.dataset for run in runs)
+    kinds = dict.fromkeys((run.config.dataset, run.config.training.recipe or "modern") for run in runs)
     plans: dict[str, dict[str, RunConfig]] = {study: {} for study in STUDIES}
-    for dataset in datasets:
+    for dataset, recipe in kinds:
         for study in STUDIES:
-            planned = plan_study(study, dataset)
-            if dataset not in PAPER_DATASETS:
+            planned = plan_study(study, dataset, recipe=recipe)
+            if dataset not in PAPER_DATASETS or recipe != "paper":
                 planned = {run.path: run.config for run in runs if run.path in planned}
             plans[study] |= planned
     known = {path for plan in plans.values() for path in plan}
@@ -201,6 +201,8 @@ def describe_setting(config: RunConfig) -> GridSetting:
     names = list(PAPER_DATASETS)
     place = names.index(config.dataset) if config.dataset in names else len(names)
     dataset = PAPER_DATASETS.get(config.dataset, Path(config.dataset).stem)
+    modern = config.dataset in PAPER_DATASETS and config.training.recipe != "paper"
+    dataset += ", modern recipe" if modern else ""
     alpha = config.split.alpha
     split = config.split.kind.upper() if config.split.kind == "iid" else config.split.kind
     if alpha is not None:
@@ -209,9 +211,10 @@ def describe_setting(config: RunConfig) -> GridSetting:
     usual = is_usual_attack(config)
     parts = [] if attack.kind == "patch" else [f"{attack.kind} trigger"]
     parts += [] if attack.position == "corner" else [f"trigger {_PLACES[attack.position]}"]
-    parts += [] if attack.groups == 1 else [f"{attack.groups} groups"]
+    alone = attack.groups == config.users
+    parts += [] if attack.groups == 1 else ["every user alone" if alone else f"{attack.groups} groups"]
     words = "" if usual else " and ".join(parts)
-    rank = (place, dataset, not usual, config.split.kind != "iid", -(alpha or 0), words)
+    rank = (place, modern, dataset, not usual, config.split.kind != "iid", -(alpha or 0), words)
     return GridSetting(rank, dataset, split, words)
 
 

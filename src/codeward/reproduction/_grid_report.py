@@ -21,7 +21,7 @@ from codeward.report import (
     sum_up_shares,
     write_page,
 )
-from codeward.reproduction import _naming, _panels, _record_tables, _study_tables
+from codeward.reproduction import _naming, _panels, _record_tables, _sample_tables, _study_tables
 from codeward.reproduction._grid_folder import Grid, GridRun, list_records, list_runs, list_shares, open_grid
 from codeward.reproduction._studies import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, STUDIES, TABLE1
 
@@ -31,6 +31,7 @@ SECTIONS = {
     "attack": "Does the attack work?",
     **{name: study.title for name, study in STUDIES.items()},
     "certified": "Certified accuracy",
+    "samples": "Certified per sample",
     "codes": "The codes and what they promise",
     "users": "Who holds what",
     "limits": "What is not covered",
@@ -101,6 +102,7 @@ def collect_tables(grid: Grid) -> dict[str, list[Table]]:
             _study_tables.tabulate_detection(grid),
         ],
         "certified": [_study_tables.tabulate_certified_shades(grid), _study_tables.tabulate_certified(grid)],
+        "samples": [*_sample_tables.tabulate_samples(_sample_tables.load_sample_records(grid.path))],
     }
     return {name: [table for table in found if table is not None and table.groups] for name, found in tables.items()}
 
@@ -154,6 +156,7 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
         "table1": not tables["table1"],
         "past": not (designed or tables["past"]),
         "certified": not (certified or folded or tables["certified"]),
+        "samples": not tables["samples"],
         "users": not pictures,
     }
     footer = (

@@ -69,7 +69,7 @@ def _is_as_good(right: float, wrong: float, printed: Printed) -> bool:
 
 def _tabulate_headline(grid: Grid) -> Table | None:
     runs = [run for run in grid.pick(PAPER_CODE) if run.config.split.kind == "iid"]
-    own = {run.config.dataset: run for run in grid.pick([OWN_CODE]) if run.config.split.kind == "iid"}
+    own = {run.setting.dataset: run for run in grid.pick([OWN_CODE]) if run.config.split.kind == "iid"}
     groups: Groups = {}
     for run in runs:
         printed = TABLE1.get((run.config.dataset, PAPER_CODE[run.code_name]))
@@ -79,7 +79,7 @@ def _tabulate_headline(grid: Grid) -> Table | None:
                 tracking_cell(list_tracking(run, size, name), paper)
                 for name in ("bayes", "bayes-joint", "own", "pooled-5")
             ]
-            beside = own.get(run.config.dataset) if PAPER_CODE[run.code_name] == "h" else None
+            beside = own.get(run.setting.dataset) if PAPER_CODE[run.code_name] == "h" else None
             cells += [
                 TableEntry("") if beside is None else tracking_cell(list_tracking(beside, size, name), paper)
                 for name in ("own", "pooled-5")

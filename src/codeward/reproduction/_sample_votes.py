@@ -11,7 +11,7 @@ import os
 import time
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,12 +157,10 @@ def draw_lines(n_parts: int) -> Code:
 
 
 def choose_sample_training(study: SampleStudy, pair: "DatasetPair") -> "TrainingSettings":
-    """Return the recipe for models of the study's size; from constants only, so that no sample has a say in it."""
-    from dataclasses import replace
+    """Return the modern recipe; what depends on an amount of data does on that of a model's own parts."""
+    from codeward.training import choose_recipe
 
-    from codeward.training import PRESETS, TrainingSettings
-
-    base = PRESETS.get(study.dataset, TrainingSettings())
+    base = choose_recipe(study.dataset)
     return replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
 
 

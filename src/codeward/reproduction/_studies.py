@@ -34,13 +34,16 @@ DESIGNED: dict[str, dict[str, Any]] = {
 }
 
 #: Past the paper: other attacks, on codes c and d. A trigger at a random place may lie on the digit's body and fail;
-#: one that is there before the crop mostly does (`_AUGMENTED`).
+#: one that is there before the crop mostly does (`_AUGMENTED`). Every user alone, with its own trigger and target,
+#: all in one corner or each at a place of its own: the paper says that a code for one attacker is enough.
 ATTACKS: dict[str, dict[str, Any]] = {
     "blended": {"kind": "blended"},
     "split": {"kind": "split"},
     "two-groups": {"groups": 2},
     "fixed-random": {"position": "fixed-random"},
     "early-stamp": {"position": "early-corner"},
+    "each-alone": {"groups": 12, "attackers": (0, 1)},
+    "each-apart": {"groups": 12, "attackers": (0, 1), "position": "fixed-random"},
 }
 
 #: Attacks that differ from the paper's only where images are augmented, and the data sets whose are.
@@ -104,6 +107,7 @@ def plan_study(
     smoke: bool = False,
     seed: int = 0,
     attackers: Sequence[int] = (),
+    recipe: str = "paper",
 ) -> dict[str, RunConfig]:
     """Return the runs of a study by the folder each has in the grid, ``<data set>-<setting>/<code>``.
 
@@ -123,6 +127,8 @@ def plan_study(
     seed : int
     attackers : sequence of int
         Keep only the cells with these numbers of attackers; 0 to 3 by default.
+    recipe : {"paper", "modern"}
+        How sub-models are trained (`codeward.training.choose_recipe`); settings of the modern one end in ``-modern``.
 
     Examples
     --------
@@ -142,8 +148,9 @@ def plan_study(
                 raise InputError(f"--{kind} {name}: {study} has {', '.join(known)}")
         runs = {path: run for path, run in runs.items() if not wanted or path.split("/")[place] in wanted}
     common: dict[str, Any] = {"dataset": dataset, "repeats": repeats or STUDIES[study].repeats, "seed": seed}
+    common["training"] = {"recipe": recipe}
     if smoke:
-        common |= _SMOKE
+        common |= {**_SMOKE, "training": {**_SMOKE["training"], "recipe": recipe}}
         runs = {path: run for path, run in runs.items() if _is_smoke(path)}
     for path, run in runs.items():
         most = run["users"] // run.get("attack", {}).get("groups", 1)
@@ -151,8 +158,9 @@ def plan_study(
             if not 0 <= size <= most:
                 raise InputError(f"--attackers {size}: {path} has room for 0 to {most}")
     cells = {"attackers": tuple(dict.fromkeys(attackers))} if attackers else {}
+    ending = "" if recipe == "paper" else f"-{recipe}"
     return {
-        f"{common['dataset']}-{path}": RunConfig.model_validate(
+        f"{common['dataset']}-{path.replace('/', f'{ending}/')}": RunConfig.model_validate(
             {**common, **run, "attack": {**run.get("attack", {}), **cells}}
         )
         for path, run in runs.items()
@@ -162,7 +170,8 @@ def plan_study(
 def _is_smoke(path: str) -> bool:
     """Two settings show that both ways of splitting data work; one designed code that the designer and the rest do."""
     setting, _, code = path.partition("/")
-    return setting not in ("alpha10", "alpha0.1") and code not in ("k3r4d2", "k3r6d1", "k3r6d2")
+    longer = ("alpha10", "alpha0.1", "iid-each-alone", "iid-each-apart")
+    return setting not in longer and code not in ("k3r4d2", "k3r6d1", "k3r6d2")
 
 
 def is_usual_attack(config: RunConfig) -> bool:

@@ -73,8 +73,8 @@ def tabulate_attacks(grid: Grid) -> Table | None:
     """Other attacks on c and d beside the paper's, whether they work first."""
     others = grid.pick(BESIDE, attack=True)
     repeats = {repeat for run in others for repeat in run.repeats}
-    datasets = {(run.config.dataset, run.config.split.kind) for run in others}
-    usual = [run for run in grid.pick(BESIDE) if (run.config.dataset, run.config.split.kind) in datasets]
+    datasets = {(run.setting.dataset, run.config.split.kind) for run in others}
+    usual = [run for run in grid.pick(BESIDE) if (run.setting.dataset, run.config.split.kind) in datasets]
     sizes = [size for size in grid.sizes if size]
     groups: Groups = {}
     for run in [*usual, *others]:
