@@ -330,16 +330,23 @@ class _Builder:
 
     def votes(self) -> bytes:
         """Return the columns as an ``.npz``; the same columns give the same bytes."""
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w") as archive:
-            for name, rows in sorted(self.rows.items()):
-                info = zipfile.ZipInfo(f"{name}.npy")  # its date is always the same
-                info.compress_type = zipfile.ZIP_LZMA
-                dtype = np.dtype(name.split("-")[1])
-                table = np.frombuffer(b"".join(rows), dtype=dtype).reshape(len(rows), -1)
-                with archive.open(info, "w") as part:
-                    np.lib.format.write_array(part, table, allow_pickle=False)
-        return out.getvalue()
+        tables = {}
+        for name, rows in sorted(self.rows.items()):
+            dtype = np.dtype(name.split("-")[1])
+            tables[name] = np.frombuffer(b"".join(rows), dtype=dtype).reshape(len(rows), -1)
+        return pack_arrays(tables)
+
+
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return an ``.npz`` in LZMA; the same arrays give the same bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # its date is always the same
+            info.compress_type = zipfile.ZIP_LZMA
+            with archive.open(info, "w") as part:
+                np.lib.format.write_array(part, np.ascontiguousarray(array), allow_pickle=False)
+    return out.getvalue()
 
 
 def _read(name: str, file: Path) -> Entry:

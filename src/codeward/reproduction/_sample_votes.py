@@ -5,7 +5,6 @@ models with which vote prefer which class to which (`RunOffCounts`): scores of a
 """
 
 import hashlib
-import io
 import json
 import os
 import time
@@ -23,6 +22,7 @@ from codeward._errors import InputError
 from codeward._files import NUMPY_PACKINGS, read_json, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code, bagging_code, partition_code, shifted_hash_code
 from codeward.decoding import RunOffCounts
+from codeward.reproduction._packing import pack_arrays
 
 if TYPE_CHECKING:
     from codeward.data import DatasetPair
@@ -279,18 +279,6 @@ def unfold_counts(folded: NDArray[Any], votes: NDArray[np.int64]) -> RunOffCount
     joint[:, :, low, high] = folded
     joint[:, :, high, low] = first[:, :, None] - joint[:, :, low, high]
     return RunOffCounts(first, joint.sum(axis=1), joint)
-
-
-def pack_arrays(arrays: dict[str, NDArray[Any]]) -> bytes:
-    """Return an ``.npz`` in LZMA; the same arrays give the same bytes."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, array in arrays.items():
-            info = zipfile.ZipInfo(f"{name}.npy")  # its date is always the same
-            info.compress_type = zipfile.ZIP_LZMA
-            with archive.open(info, "w") as part:
-                np.lib.format.write_array(part, np.ascontiguousarray(array), allow_pickle=False)
-    return out.getvalue()
 
 
 def hash_votes(arrays: dict[str, NDArray[Any]]) -> str:
