@@ -26,10 +26,10 @@ TABLE1_CODES = ("g", "h16", "h", "btc3416")
 #: Past the paper, 12 users: codes of the designer at the row weights of c and d, named by the k, r and margin they are
 #: designed for, and Finite Aggregation's beside them.
 DESIGNED: dict[str, dict[str, Any]] = {
-    "k2r4d3": {"attackers": 2, "row_weight": 4, "margin": 3, "time_limit": 60},
-    "k3r4d2": {"attackers": 3, "row_weight": 4, "margin": 2, "time_limit": 60},
-    "k3r6d1": {"attackers": 3, "row_weight": 6, "margin": 1, "time_limit": 60},
-    "k3r6d2": {"attackers": 3, "row_weight": 6, "margin": 2, "time_limit": 60},
+    "k2r4d3": {"attackers": 2, "row_weight": 4, "margin": 3, "guarantee": "correct", "time_limit": 60},
+    "k3r4d2": {"attackers": 3, "row_weight": 4, "margin": 2, "guarantee": "correct", "time_limit": 60},
+    "k3r6d1": {"attackers": 3, "row_weight": 6, "margin": 1, "guarantee": "correct", "time_limit": 60},
+    "k3r6d2": {"attackers": 3, "row_weight": 6, "margin": 2, "guarantee": "correct", "time_limit": 60},
     "fa": {"name": "fa"},
 }
 
