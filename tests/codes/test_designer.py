@@ -193,7 +193,7 @@ def test_tracking_many_users_falls_back_to_random_rows() -> None:
     ("n", "k", "r", "margin"),
     [
         (1000, 3, 300, 1),  # 167 million attacker sets
-        (120, 3, 30, 2),  # few enough sets, but too many pairs of them for a margin
+        (300, 3, 75, 2),  # few enough sets, but more tables of them for a margin than the time allows
         (300, 3, 297 - 60, 1),  # little room: more groups than usual
     ],
 )
@@ -216,10 +216,13 @@ def test_tracking_is_refused_with_the_reason_where_groups_do_not_help() -> None:
 @pytest.mark.parametrize(
     ("asked", "possible"),
     [
-        ({"n_users": 539, "n_attackers": 3, "utilization": 0.3}, ["2 attackers", "18 groups of up to 30", "--groups"]),
+        ({"n_users": 539, "n_attackers": 3, "margin": 3, "utilization": 0.3}, ["2 attackers", "18 groups of up to 30"]),
         ({"n_users": 1000, "n_attackers": 3, "row_weight": 996}, ["correct for 3"]),
-        ({"n_users": 120, "n_attackers": 3, "row_weight": 30, "margin": 2}, ["margin 1", "2 attackers"]),
-        ({"n_users": 1000, "n_attackers": 2, "utilization": 0.4, "time_limit": 0.5}, ["a time limit of", "s;"]),
+        (
+            {"n_users": 300, "n_attackers": 3, "row_weight": 75, "margin": 2, "time_limit": 4},
+            ["margin 1", "2 attackers"],
+        ),
+        ({"n_users": 3000, "n_attackers": 2, "utilization": 0.4, "time_limit": 0.5}, ["a time limit of", "s;"]),
         ({"n_users": 539, "n_attackers": 3, "max_models": 40}, ["2 attackers"]),
     ],
 )

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError, TooLargeError
 from codeward.codes._code import Code
+from codeward.codes._conflicts import find_conflicts
 from codeward.codes._patterns import count_attacker_sets, distinct_columns, enumerate_patterns
-from codeward.codes._properties import MAX_PAIRS, count_pairs, find_correction_break, find_margins, find_twin_break
+from codeward.codes._properties import MAX_PAIRS, count_pairs, find_correction_break, find_margins
 
 #: The guarantees a code can be designed for: Propositions 1, 2, 14 and 3 of docs/theory.md.
 GUARANTEES = ("detect", "correct", "correct-arbitrary", "track")
@@ -94,7 +95,8 @@ def meets(matrix: NDArray[np.bool_], request: Request) -> bool:
     """Check the row weight, the guarantee and its margin by enumerating all attacker sets.
 
     Users with equal columns are one user to every property but tracking, so these are collapsed first: a code for a
-    thousand users that has twenty distinct columns is checked on twenty. Where a margin above 1 would need more than
+    thousand users that has twenty distinct columns is checked on twenty. Tracking is checked by lookup, with any margin
+    (Proposition 33 of docs/theory.md). For *correct*, where a margin above 1 would need more than
     `MAX_PAIRS` comparisons, only a sufficient condition is tried (as many rows of ones as the margin), and the answer
     is False when it does not hold.
 
@@ -108,12 +110,10 @@ def meets(matrix: NDArray[np.bool_], request: Request) -> bool:
         return False
     if int(matrix.sum(axis=1).min()) < request.row_weight:
         return False
-    distinct = matrix[:, distinct_columns(matrix)[0]]
-    tracking = request.guarantee == "track"
-    if tracking and distinct.shape[1] < n_users:
-        return False
-    table = enumerate_patterns(Code(matrix if tracking else distinct), request.strength)
-    margin = request.margin
+    distinct, margin = matrix[:, distinct_columns(matrix)[0]], request.margin
+    if request.guarantee == "track":
+        return distinct.shape[1] == n_users and not find_conflicts(matrix, request.n_attackers, margin)
+    table = enumerate_patterns(Code(distinct), request.strength)
 
     # 1. Every k-sum has at least d zeros.
     if n_models - int(table.weights.max()) < margin:
@@ -121,15 +121,12 @@ def meets(matrix: NDArray[np.bool_], request: Request) -> bool:
     if request.covering_only:
         return True
 
-    # 2. No two k-sums are complements, none share two attacker sets; with a margin, they stay d away from it.
-    if tracking and find_twin_break(table) is not None:
-        return False
+    # 2. No two k-sums are complements; with a margin, they stay d away from it.
     if margin == 1:
         return find_correction_break(table) is None
     if count_pairs(table, request.strength) > MAX_PAIRS:
-        return not tracking and int(matrix.all(axis=1).sum()) >= margin
-    margins = find_margins(table)
-    return margins.label[-1] >= margin and (not tracking or margins.tracking[-1] >= margin)
+        return int(matrix.all(axis=1).sum()) >= margin
+    return find_margins(table).label[-1] >= margin
 
 
 def tracks_groups(matrix: NDArray[np.bool_], request: Request, groups: Request) -> bool:

@@ -16,6 +16,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward.codes._conflicts import count_tables
 from codeward.codes._geometry import covers
 from codeward.codes._guarantees import Request, meets
 from codeward.codes._patterns import count_attacker_sets, distinct_columns
@@ -34,11 +35,20 @@ CALL = 20_000
 def check_cost(n_columns: int, n_models: int, request: Request) -> float:
     """Units of `meets` for a matrix with so many distinct columns."""
     sets = count_attacker_sets(n_columns, request.strength)
+    if request.guarantee == "track":
+        return 20 * CALL + 8.0 * sets * count_tables(n_models, min(request.margin, n_models), sets)
     cost = CALL + 35.0 * sets * -(-n_models // 64)
     pairs = sets * (sets + 1) / 2
     if request.margin > 1 and not request.covering_only and pairs <= MAX_PAIRS:
         cost += pairs * (0.2 + 0.002 * n_models)
     return cost
+
+
+def is_unverifiable(n_columns: int, cost: float, request: Request) -> bool:
+    """Whether there are too many attacker sets, or a check of this cost takes too long, whatever the time limit."""
+    tracking = request.guarantee == "track"
+    sets = count_attacker_sets(n_columns, request.strength)
+    return sets > (MAX_LOOKED_UP if tracking else MAX_VERIFIED) or cost > (MAX_LOOKUP if tracking else MAX_CHECK)
 
 
 def trim_cost(n_blocks: int, n_points: int, strength: int) -> float:
@@ -86,6 +96,9 @@ TRIMS = 8
 #: Attacker sets up to which a candidate is verified, and the most work that one check may take: a few seconds.
 MAX_VERIFIED = 8_000_000
 MAX_CHECK = 300e6
+#: The same for tracking, which is verified by lookup: two minutes.
+MAX_LOOKED_UP = 200_000_000
+MAX_LOOKUP = 5e9
 #: Work of a check that is always made: what a search found with its last move must not be lost.
 SMALL_CHECK = 1e6
 #: Size of the tables (k-sets by blocks or points) past which trimming costs more than it gives.
@@ -194,24 +207,33 @@ class Incumbent:
     def _is_covering(self, blocks: NDArray[np.bool_]) -> bool:
         request = self.request
         bare = Request(request.n_users, request.strength, request.row_weight, "detect", request.margin)
-        return self._pay_check(blocks, bare) and meets(~self._use_everyone(blocks), bare)
+        return self.pay_check(blocks, bare) and meets(~self._use_everyone(blocks), bare)
 
     def offer_code(self, matrix: NDArray[np.bool_], construction: str) -> bool:
         """Keep a matrix when it has fewer models than the best and meets the request.
 
         What has too many attacker sets to be verified is left out.
         """
-        if len(matrix) >= self.size or not self._pay_check(matrix, self.request) or not meets(matrix, self.request):
+        request = self.request
+        if len(matrix) >= self.size or (
+            request.guarantee == "track" and distinct_columns(matrix)[0].size < request.n_users
+        ):
             return False
-        self.matrix, self.construction = matrix, construction
-        self.report(f"{len(matrix)} models, bound {self.bound}: {construction}")
+        if not self.pay_check(matrix, request) or not meets(matrix, request):
+            return False
+        self.keep(matrix, construction)
         return True
 
-    def _pay_check(self, matrix: NDArray[np.bool_], request: Request) -> bool:
+    def keep(self, matrix: NDArray[np.bool_], construction: str) -> None:
+        """Keep a matrix that was verified and has fewer models than the best."""
+        self.matrix, self.construction = matrix, construction
+        self.report(f"{len(matrix)} models, bound {self.bound}: {construction}")
+
+    def pay_check(self, matrix: NDArray[np.bool_], request: Request) -> bool:
         """Spend what a check costs; False when it is too much, or more than is left once there is a code."""
-        distinct = distinct_columns(matrix)[0].size
+        distinct = request.n_users if request.guarantee == "track" else distinct_columns(matrix)[0].size
         cost = check_cost(distinct, len(matrix), request)
-        if count_attacker_sets(distinct, request.strength) > MAX_VERIFIED or cost > MAX_CHECK:
+        if is_unverifiable(distinct, cost, request):
             return False
         if self.matrix is not None and cost > max(self.work, SMALL_CHECK):
             return False

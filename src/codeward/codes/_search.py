@@ -1,7 +1,6 @@
 """Searches offered to an incumbent: annealing in rounds, choices of orbits, and annealing for the property itself."""
 
 from itertools import combinations
-from math import ceil, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,8 @@ from codeward.codes._annealing import (
     start_pairs,
 )
 from codeward.codes._geometry import point_groups
-from codeward.codes._guarantees import Request
 from codeward.codes._incumbent import (
     Incumbent,
-    check_cost,
     drop_redundant,
     orbit_cost,
     pairing_cost,
@@ -265,46 +262,3 @@ def offer_all_rows(best: Incumbent, max_models: int) -> None:
     for i, chosen in enumerate(chosen for j in range(k + 1) for chosen in combinations(range(n), j)):
         rows[i, list(chosen)] = False
     best.offer_code(np.repeat(rows, request.margin, axis=0), f"all rows with at most {k} zeros")
-
-
-def stack_random_rows(best: Incumbent, base: NDArray[np.bool_]) -> None:
-    """Stack random rows on a correcting code until all k-sums differ (Corollary 5.2 with a random separable part).
-
-    The density of ones is the one at which a k-sum hits a row half the time, or r / n when that is more. The number of
-    rows is bisected; every step is verified.
-    """
-    request, rng = best.request, best.rng
-    n, ones, likely = request.n_users, _best_weight(request), likely_rows(request)
-    pool = rng.permuted(np.tile(np.arange(n) < ones, (8 * likely, 1)), axis=1)
-    low, high = 0, likely
-    while not best.offer_code(np.vstack([base, pool[:high]]), _name_stack(high, ones)):
-        if best.finished or high == len(pool):
-            return
-        low, high = high, 2 * high
-    # A check of many attacker sets takes seconds: begin none that cannot be paid.
-    while high - low > 1 and not best.finished and check_cost(n, len(base) + high, request) <= best.work:
-        middle = (low + high) // 2
-        if best.offer_code(np.vstack([base, pool[:middle]]), _name_stack(middle, ones)):
-            high = middle
-        else:
-            low = middle
-    best.offer_code(pool[: high + len(base) - 1], f"random rows of weight {ones}")
-
-
-def likely_rows(request: Request) -> int:
-    """Random rows that likely tell all attacker sets apart."""
-    n, k = request.n_users, request.n_attackers
-    # A row tells k - 1 users from the same and one more with probability p (1 - p)^(k-1); about n^k such pairs must all
-    # be told apart.
-    share = _best_weight(request) / n
-    return ceil(k * log(n) / (share * (1 - share) ** (k - 1))) + request.margin
-
-
-def _best_weight(request: Request) -> int:
-    n, k = request.n_users, request.n_attackers
-    clean: float = 0.5 ** (1 / k)  # share of zeros at which k columns miss a row half the time
-    return min(n - 1, max(request.row_weight, round(n * (1 - clean))))
-
-
-def _name_stack(rows: int, ones: int) -> str:
-    return f"correcting code over {rows} random rows of weight {ones}"

@@ -17,7 +17,7 @@ from math import ceil
 import numpy as np
 
 from codeward._errors import TooLargeError, UnmetError
-from codeward.codes._annealing import anneal_blocks, anneal_pairs, start_blocks, start_pairs
+from codeward.codes._annealing import anneal_blocks, anneal_pairs, fits_direct, start_blocks, start_pairs
 from codeward.codes._coverings import (
     MAX_MODELS,
     fit_multiplicities,
@@ -29,19 +29,17 @@ from codeward.codes._coverings import (
     spread_columns,
 )
 from codeward.codes._guarantees import Request, bound_models, tracks_groups
-from codeward.codes._incumbent import MAX_CHECK, MAX_VERIFIED, SOLVER_COST, WORK_PER_SECOND, Incumbent, check_cost
+from codeward.codes._incumbent import SOLVER_COST, WORK_PER_SECOND, Incumbent, check_cost, is_unverifiable
 from codeward.codes._orbits import OrbitSearch, orbit_matrix
 from codeward.codes._patterns import count_attacker_sets
-from codeward.codes._properties import MAX_PAIRS
 from codeward.codes._search import (
     OrbitRounds,
     anneal_coverings,
     anneal_directly,
     anneal_orbits,
-    likely_rows,
     offer_all_rows,
-    stack_random_rows,
 )
+from codeward.codes._separation import UserSeparation, likely_rows
 
 #: Attacker sets of the groups: as many groups as annealing for the property still handles well.
 MAX_GROUP_SETS = 1_000
@@ -51,12 +49,10 @@ def needs_groups(request: Request, seconds: float) -> bool:
     """Whether tracking single users is out of reach: one check of a code would take more than all the work granted."""
     if request.guarantee != "track":
         return False
-    sets = count_attacker_sets(request.n_users, request.n_attackers)
-    if sets > MAX_VERIFIED or (request.margin > 1 and sets * (sets + 1) // 2 > MAX_PAIRS):
-        return True
     n_models = max(bound_models(request), likely_rows(request))
+    cost = check_cost(request.n_users, n_models, request)
     # A code with few users is checked at any rate: a search for it must not depend on a short time limit.
-    return check_cost(request.n_users, n_models, request) > min(MAX_CHECK, max(seconds, 1.0) * WORK_PER_SECOND)
+    return cost > max(seconds, 1.0) * WORK_PER_SECOND or is_unverifiable(request.n_users, cost, request)
 
 
 def plan_groups(request: Request) -> Request | None:
@@ -136,6 +132,8 @@ def spread_groups(best: Incumbent, part: Incumbent) -> None:
 
 #: Rows of the plain tracking code that every search for one begins with.
 MAX_PLAIN_ROWS = 2_000
+#: Times the granted work that a first code of many users may take.
+FIRST_LAPS = 4
 #: From this many users on, codes on fewer points get most of the effort.
 MANY_USERS = 40
 #: Points of smaller codes, once a search goes on past its granted work.
@@ -253,6 +251,13 @@ def _search_covering(best: Incumbent, work: float, seed: int) -> Callable[[float
 def _search_tracking(best: Incumbent, work: float) -> Callable[[float], None]:
     """Search for a tracking code; return how to go on with more work."""
     request = best.request
+    if not fits_direct(request):
+        separation = UserSeparation(best)
+        for _ in range(FIRST_LAPS):
+            separation.run(best.work)
+            best.work = max(best.work, work if best.matrix is None else 0.0)
+        if best.matrix is not None:
+            return separation.run
     offer_all_rows(best, MAX_PLAIN_ROWS)
     correcting = Request(request.n_users, request.n_attackers, request.row_weight, "correct", request.margin)
     part = Incumbent(correcting, bound_models(correcting), best.deadline, best.rng, work=0.1 * work)
@@ -264,7 +269,7 @@ def _search_tracking(best: Incumbent, work: float) -> Callable[[float], None]:
     if part.matrix is not None:
         best.offer_code(part.matrix, part.construction)
         best.covering = part.covering
-        stack_random_rows(best, part.matrix)
+        UserSeparation(best, part.matrix).run(0.1 * work)
     anneal_directly(best, 0.4 * work)
     anneal_coverings(best, 0.1 * work)
     anneal_directly(best, best.work)
