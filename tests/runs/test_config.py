@@ -9,7 +9,7 @@ import yaml
 from codeward._errors import InputError
 from codeward.attacks import FRACTION
 from codeward.codes import Code
-from codeward.runs import FRACTIONS, Revocation, RunConfig, load_config, load_revocation
+from codeward.runs import FRACTIONS, Revocation, RunConfig, RunFolder, load_config, load_revocation
 
 #: Those of federated runs are another kind, tested with them.
 CONFIGS = sorted(
@@ -22,7 +22,7 @@ def test_every_configuration_that_ships_is_valid_and_says_what_its_name_says(fil
     config = load_config(file)
     dataset, _, code = file.stem.partition("-")
     assert config.dataset == dataset
-    assert config.code.name == (code or None)
+    assert config.code.name == (code or "btc2412")
     assert config.attack.attackers == (0, 1, 2, 3)
 
 
@@ -225,3 +225,24 @@ def test_a_revocation_of_many_users_is_read_in_time(tmp_path):
     with pytest.raises(InputError, match="was the folder edited"):
         load_revocation(tmp_path)
     assert time.process_time() - begin < 5
+
+
+def test_a_stored_run_that_names_no_decoder_has_the_papers(tmp_path):
+    config = RunConfig(code={"name": "d"}, decoder={"name": "bayes"})
+    stored = yaml.safe_load(config.to_yaml())
+    del stored["decoder"]["name"], stored["decoder"]["false_alarm_rate"]
+    stored["code"] |= {"attackers": 3, "guarantee": "correct"}  # as earlier versions wrote, also for named codes
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
+    kept = RunFolder(tmp_path).config
+    assert kept == config
+    assert kept.digest == config.digest
+    assert kept.digest != RunConfig(code={"name": "d"}, decoder={"name": "discounted"}).digest
+
+
+def test_settings_of_the_designer_count_only_where_it_designs():
+    assert RunConfig(code={"name": "d", "margin": 5}).digest == RunConfig(code={"name": "d"}).digest
+    assert RunConfig(users=12).code.name == "btc2412"
+    assert RunConfig(users=16).code.name is None
+    designed = RunConfig(code={"margin": 5})
+    assert designed.code.name is None
+    assert designed.digest != RunConfig(code={"margin": 4}).digest

@@ -1,14 +1,27 @@
 """Decode the votes of a cell and count: the figures of one record, from vote files alone."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codeward.codes import Code, inspect
-from codeward.decoding import ConsensusDecoder, Decoded, Decoder, PluralityDecoder, VoteSet, tracking_score
-from codeward.runs import ALARM, Cell, RunConfig, share
+from codeward.decoding import (
+    BayesDecoder,
+    ConsensusDecoder,
+    Decoded,
+    Decoder,
+    PluralityDecoder,
+    VoteSet,
+    pool_evidence,
+    tracking_score,
+)
+from codeward.runs import ALARM, Cell, RunConfig, observe, share
+
+#: Triggered inputs whose evidence is pooled to name the attackers.
+POOLED = 5
 
 
 def record_cell(config: RunConfig, cell: Cell, **more: Any) -> Cell:
@@ -48,11 +61,11 @@ def count_votes(cell: Cell) -> dict[str, Any]:
     ...     count_votes(cell)["figures"]["clean"]["all"]["plurality"]
     {'count': 2, 'of': 2}
     """
-    about, code, decoder = cell.about, cell.code, cell.decoder()
-    figures: dict[str, Any] = {"clean": measure_labels(decoder, cell.clean, None)[0], "groups": []}
+    about, code, paper = cell.about, cell.code, cell.decoder("bayes")
+    figures: dict[str, Any] = {"clean": measure_labels(paper, cell.clean, None)[0], "groups": []}
     for group, triggered in zip(cell.groups, cell.triggered, strict=True):
         targets = np.broadcast_to(group.targets or group.target, code.n_models)
-        counts, decoded = measure_labels(decoder, triggered, targets)
+        counts, decoded = measure_labels(paper, triggered, targets)
         figures["groups"].append(
             {
                 "attackers": list(group.attackers),
@@ -63,9 +76,54 @@ def count_votes(cell: Cell) -> dict[str, Any]:
                 "tracking": measure_tracking(decoded, group.attackers),
             }
         )
+    if cell.decoding.name != "bayes":
+        figures["decoder"] = measure_decoder(cell, paper)
     kept = {key: about[key] for key in ("created", "code_digest", "training", "versions", "hardware", "work")}
     shape = {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight}
     return {**kept, "code": shape, "figures": figures}
+
+
+def measure_decoder(cell: Cell, paper: Decoder) -> dict[str, Any]:
+    """Count what the run's own decoder says: right labels, alarms, and whom the evidence of several inputs names.
+
+    Beside the right labels of triggered inputs stand those of the plurality of models that no attacker reaches: what
+    could be known. Evidence is pooled by the paper's decoder (`codeward.decoding.pool_evidence`) over the triggered
+    inputs that raise an alarm, `POOLED` at a time in their order; a user is named who is in every good explanation.
+    """
+    decoder = cell.decoder()
+    figures: dict[str, Any] = {"name": cell.decoding.name, "reads": decoder.needs}
+    figures["clean"] = _count_verdicts(decoder.decode(observe(decoder, cell.clean)), cell.clean)["all"]
+    figures["groups"] = []
+    for group, triggered in zip(cell.groups, cell.triggered, strict=True):
+        decoded = decoder.decode(observe(decoder, triggered))
+        found = _count_verdicts(decoded, triggered, np.asarray(triggered.labels != group.target))
+        free = ~cell.code.pattern(group.attackers)
+        if free.any():
+            known = PluralityDecoder(n_classes=cell.n_classes).predict(triggered.votes[:, free])
+            found["all"]["unreached"] = share(int((known == triggered.labels).sum()), len(known))
+        rows = np.flatnonzero(decoded.alarms())
+        pools = [triggered.votes[rows[start : start + POOLED]] for start in range(0, len(rows) - POOLED + 1, POOLED)]
+        named = pool_evidence(paper, pools).suspects if pools and isinstance(paper, BayesDecoder) else []
+        figures["groups"].append({**found, "pooled": _count_named(named, group.attackers)})
+    return figures
+
+
+def _count_verdicts(
+    decoded: Decoded, given: VoteSet, others: NDArray[np.bool_] | None = None
+) -> dict[str, dict[str, Any]]:
+    kept = {"all": np.ones(len(decoded), dtype=bool)} | ({} if others is None else {"other_labels": others})
+    counted = {"right": decoded.labels == given.labels, "alarms": decoded.alarms()}
+    return {
+        name: {what: share(int(found[rows].sum()), int(rows.sum())) for what, found in counted.items()}
+        for name, rows in kept.items()
+    }
+
+
+def _count_named(named: Sequence[tuple[int, ...]], attackers: tuple[int, ...]) -> dict[str, Any]:
+    """Count attackers named, of all that there were to name, and pools that name anybody else."""
+    found = sum(len(set(attackers) & set(users)) for users in named)
+    wrong = sum(bool(set(users) - set(attackers)) for users in named)
+    return {"inputs": POOLED, "rightly": share(found, len(attackers) * len(named)), "wrongly": share(wrong, len(named))}
 
 
 def measure_success(

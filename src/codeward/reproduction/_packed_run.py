@@ -11,7 +11,7 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding import VoteSet
 from codeward.reproduction._packing import PackedSetting
-from codeward.runs import Cell, RunConfig, RunFolder, parse_yaml
+from codeward.runs import Cell, RunConfig, RunFolder, parse_yaml, read_stored
 
 #: More classes than this, and it is no run.
 _MOST_CLASSES = 4096
@@ -43,7 +43,7 @@ class PackedRun(RunFolder):
         """The configuration."""
         text = self.setting.read_text(f"{self.path.name}/config.yaml")
         try:
-            return RunConfig.model_validate(parse_yaml(text, str(self.config_file)))
+            return RunConfig.model_validate(read_stored(parse_yaml(text, str(self.config_file))))
         except ValidationError as error:
             told = " ".join(str(error).split())
             raise InputError(f"{self.config_file}: not a configuration ({told})") from error

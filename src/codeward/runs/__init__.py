@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "ALARM": "_records",
-    "FRACTION": "_config",
-    "FRACTIONS": "_config",
-    "AttackSection": "_config",
+    "FRACTION": "_sections",
+    "FRACTIONS": "_sections",
+    "AttackSection": "_sections",
     "Card": "_certificate_card",
     "CardCurve": "_certificate_card",
     "Cell": "_cell",
-    "CodeSection": "_config",
-    "DecoderSection": "_config",
+    "CodeSection": "_sections",
+    "DecoderSection": "_sections",
     "FederatedConfig": "_federated_config",
     "FederatedSection": "_federated_config",
     "Outlook": "_revocation",
@@ -45,9 +45,10 @@ _HOME = {
     "RunConfig": "_config",
     "RunFolder": "_run_folder",
     "SimulatedAttack": "_records",
-    "SplitSection": "_config",
+    "SplitSection": "_sections",
     "StatedGuarantee": "_stated_guarantees",
-    "TrainingSection": "_config",
+    "TrainingSection": "_sections",
+    "decoder_figures": "_records",
     "describe_machine": "_records",
     "find_cell": "_listing",
     "find_code": "_run_folder",
@@ -63,6 +64,7 @@ _HOME = {
     "observe": "_run_decoder",
     "parse_yaml": "_yaml",
     "rate": "_records",
+    "read_stored": "_config",
     "save_record": "_records",
     "share": "_records",
     "state_guarantees": "_stated_guarantees",
@@ -89,6 +91,7 @@ __all__ = [
     "SplitSection",
     "StatedGuarantee",
     "TrainingSection",
+    "decoder_figures",
     "describe_machine",
     "find_cell",
     "find_code",
@@ -104,6 +107,7 @@ __all__ = [
     "observe",
     "parse_yaml",
     "rate",
+    "read_stored",
     "save_record",
     "share",
     "state_guarantees",
@@ -113,22 +117,13 @@ __all__ = [
 if TYPE_CHECKING:
     from codeward.runs._cell import Cell
     from codeward.runs._certificate_card import Card, CardCurve, make_card
-    from codeward.runs._config import (
-        FRACTION,
-        FRACTIONS,
-        AttackSection,
-        CodeSection,
-        DecoderSection,
-        RunConfig,
-        SplitSection,
-        TrainingSection,
-        load_config,
-    )
+    from codeward.runs._config import RunConfig, load_config, read_stored
     from codeward.runs._federated_config import FederatedConfig, FederatedSection, load_federated_config
     from codeward.runs._listing import find_cell, list_cells
     from codeward.runs._records import (
         ALARM,
         SimulatedAttack,
+        decoder_figures,
         describe_machine,
         load_record,
         load_records,
@@ -139,6 +134,15 @@ if TYPE_CHECKING:
     from codeward.runs._revocation import Outlook, Revocation, foresee_revocation, load_revocation
     from codeward.runs._run_decoder import observe
     from codeward.runs._run_folder import RunFolder, find_code, name_triggered
+    from codeward.runs._sections import (
+        FRACTION,
+        FRACTIONS,
+        AttackSection,
+        CodeSection,
+        DecoderSection,
+        SplitSection,
+        TrainingSection,
+    )
     from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees, sum_up_guarantees
     from codeward.runs._yaml import parse_yaml
 

@@ -26,10 +26,11 @@ from codeward.decoding import (
     make_decoder,
     save_votes,
 )
-from codeward.runs._config import DecoderSection, RunConfig
+from codeward.runs._config import RunConfig, read_stored
 from codeward.runs._federated_config import FederatedConfig
 from codeward.runs._records import SimulatedAttack, check_keys, load_record, save_record
 from codeward.runs._run_folder import RunFolder, name_cell, name_triggered
+from codeward.runs._sections import DecoderSection
 
 if TYPE_CHECKING:
     from codeward.certificates import Threat
@@ -304,20 +305,30 @@ class Cell:
         return estimate_confusion(self.validation.votes, self.validation.labels, self.n_classes)
 
     @property
-    def assumptions(self) -> Assumptions:
-        """What the run assumes about attacks."""
+    def decoding(self) -> DecoderSection:
+        """Which decoder the run has, and what it assumes."""
         try:
-            section = self.record["config"]["decoder"] if self.has_record else self.folder.config.decoder
-            section = DecoderSection.model_validate(section)
+            if not self.has_record:
+                return self.folder.config.decoder
+            return DecoderSection.model_validate(read_stored(self.record["config"])["decoder"])
         except (KeyError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{self._record_file}: not readable as assumptions of a decoder") from error
-        rates = {"attack_rate": section.attack_rate, "success_rate": section.success_rate}
+
+    @property
+    def assumptions(self) -> Assumptions:
+        """What the run assumes about attacks."""
+        section = self.decoding
+        rates = {name: getattr(section, name) for name in ("attack_rate", "success_rate", "false_alarm_rate")}
         return Assumptions.uniform(section.max_attackers, **rates)
 
-    def decoder(self, name: str = "bayes", assumptions: Assumptions | None = None) -> Decoder:
-        """Return a decoder of the cell's votes (see `codeward.decoding.make_decoder`), with the run's assumptions."""
+    def decoder(self, name: str | None = None, assumptions: Assumptions | None = None) -> Decoder:
+        """Return a decoder of the cell (see `codeward.decoding.make_decoder`) with the run's assumptions.
+
+        Without a name it is the run's own: the one whose verdicts its record counts, and that is served.
+        """
+        name = name or self.decoding.name
         noise = self.confusion if name in ("bayes", "groups") else self.validation
         return make_decoder(name, self.code, noise, assumptions or self.assumptions, self.n_classes)
 

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from codeward.runs._config import RunConfig, Section, load_config
+from codeward.runs._config import RunConfig, load_config
+from codeward.runs._sections import CodeSection, DecoderSection, Section
 
 
 class FederatedSection(Section):
@@ -41,6 +42,18 @@ class FederatedSection(Section):
         return self.model_dump(exclude={"behaviour", "boost"})
 
 
+class FederatedDecoderSection(DecoderSection):
+    """The decoder whose figures stand beside the consensus decoder's: the paper's, unless told otherwise.
+
+    Examples
+    --------
+    >>> FederatedDecoderSection().name
+    'bayes'
+    """
+
+    name: Literal["calibrated", "bayes", "groups", "discounted", "soft"] = "bayes"
+
+
 class FederatedConfig(RunConfig):
     """A federated run: data, users, code, attack and decoder as for ``codeward run``, and the federation.
 
@@ -53,6 +66,8 @@ class FederatedConfig(RunConfig):
     #: The modern recipes are for pooled training: a rate that falls to 0, a stem fitted to all users of a model.
     default_recipe: ClassVar[Literal["modern", "paper"]] = "paper"
 
+    code: CodeSection = CodeSection(attackers=3, guarantee="correct")
+    decoder: FederatedDecoderSection = FederatedDecoderSection()
     federated: FederatedSection = FederatedSection()
 
     @model_validator(mode="after")

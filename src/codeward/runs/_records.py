@@ -71,6 +71,34 @@ def rate(figure: dict[str, int]) -> float:
     return figure["count"] / figure["of"] if figure["of"] else float("nan")
 
 
+def decoder_figures(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record counts of its run's own decoder; of older runs, and of the paper's decoder by name, bayes's.
+
+    Returns
+    -------
+    dict
+        ``name``, ``clean`` (``right``, ``alarms``) and ``groups``: ``all`` and ``other_labels`` (the same, and in
+        ``all`` where known ``unreached``: right labels of models that no attacker reaches), and ``pooled`` or None.
+
+    Examples
+    --------
+    >>> clean = {"all": {"bayes": share(9, 10), "alarms": share(1, 10)}}
+    >>> decoder_figures({"figures": {"clean": clean, "groups": []}})["clean"]["right"]
+    {'count': 9, 'of': 10}
+    """
+    figures: dict[str, Any] = record["figures"]
+    if "decoder" in figures:
+        kept: dict[str, Any] = figures["decoder"]
+        return kept
+
+    def take(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {"right": part["bayes"], "alarms": part["alarms"]}
+
+    groups = [{name: take(part) for name, part in group["triggered"].items()} for group in figures["groups"]]
+    clean = take(figures["clean"]["all"])
+    return {"name": "bayes", "clean": clean, "groups": [{**group, "pooled": None} for group in groups]}
+
+
 def describe_machine(device: str, gpu: str | None = None) -> dict[str, Any]:
     """Return versions and hardware, for the record.
 

@@ -1,4 +1,4 @@
-"""The decoder of a run: which one its configuration names, with which assumptions, and what it reads."""
+"""What the decoder of a run reads of a vote file."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ def observe(decoder: Decoder, given: VoteSet) -> NDArray[Any]:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from codeward.decoding import PluralityDecoder
     >>> observe(PluralityDecoder(n_classes=2), VoteSet(np.array([[0, 1, 1]])))
     array([[0, 1, 1]])

@@ -10,7 +10,7 @@ from pathlib import Path
 from codeward._errors import InputError
 from codeward._files import remove_leftovers, write_text_atomic
 from codeward.codes import Code, design, named_code
-from codeward.runs._config import RunConfig, load_config
+from codeward.runs._config import RunConfig, read_config, read_stored
 from codeward.runs._federated_config import FederatedConfig
 from codeward.runs._records import load_record
 from codeward.runs._yaml import read_yaml
@@ -88,7 +88,7 @@ class RunFolder:
         """The configuration; a `FederatedConfig` where the run was federated."""
         content = read_yaml(self.config_file)
         federated = isinstance(content, dict) and "federated" in content
-        return load_config(self.config_file, kind=FederatedConfig if federated else RunConfig)
+        return read_config(read_stored(content), str(self.config_file), FederatedConfig if federated else RunConfig)
 
     @cached_property
     def code(self) -> Code:
@@ -203,7 +203,7 @@ def find_code(config: RunConfig) -> Code:
     elif section.name is not None:
         code = named_code(section.name)
     else:
-        # A third of the users a model, like the paper's code c, unless told otherwise.
+        # A third of the users a model, like the default code and the paper's c, unless told otherwise.
         unbounded = section.utilization is None and section.row_weight is None and section.max_models is None
         code = design(
             config.users,
