@@ -16,11 +16,13 @@ from codeward.decoding import (
     TwoGroupDecoder,
     VerdictMemory,
     VoteSet,
+    _factory,
     estimate_confusion,
     make_decoder,
     uniform_prior,
 )
 
+FITTED = ("soft", "discounted", "calibrated")
 CODE = Code([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
 
 
@@ -35,11 +37,14 @@ def clean():
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("soft", "discounted"))) for name in DECODERS],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("soft", "discounted", "calibrated")))
+        for name in DECODERS
+    ],
 )
 def test_every_decoder_keeps_the_protocol(name, clean):
     decoder = make_decoder(name, CODE, clean, Assumptions.uniform(1, n_attackers=1))
-    assert decoder.needs == ("scores" if name in ("soft", "runoff") else "votes")
+    assert decoder.needs == ("scores" if name in ("soft", "runoff", "calibrated") else "votes")
     assert decoder.n_classes == 3
     observed = clean.scores if decoder.needs == "scores" else clean.votes
     found = decoder.decode(observed)
@@ -53,6 +58,17 @@ def test_every_decoder_keeps_the_protocol(name, clean):
     np.testing.assert_array_equal(parts.labels, found.labels)
     np.testing.assert_allclose(parts.attack_probability, found.attack_probability)
     assert list(parts.suspects) == list(found.suspects)
+
+
+def test_the_calibrated_decoder_is_the_best_that_the_clean_inputs_allow(clean, monkeypatch):
+    with pytest.raises(InputError, match="clean inputs"):
+        make_decoder("calibrated", CODE, np.full((6, 3, 3), 1 / 3))
+    monkeypatch.setattr(_factory, "EXACT_SETS", 3)
+    decoder = make_decoder("calibrated", CODE, clean, Assumptions.uniform(1, false_alarm_rate=0.05))
+    assert isinstance(decoder, BayesDecoder)
+    np.testing.assert_array_equal(decoder.confusion, estimate_confusion(clean.votes[::2], clean.labels[::2], 3))
+    found = decoder.decode(clean.votes[1::2])
+    assert found.alarms(decoder.threshold).mean() <= 0.05 < found.alarms(decoder.threshold - 1e-9).mean()
 
 
 def test_the_parts_of_the_assumptions_reach_the_decoders(clean):

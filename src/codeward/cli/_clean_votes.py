@@ -81,10 +81,11 @@ def find_validation(reader: "VoteReader", validation: Path | None, name: str) ->
     clean = load_votes(validation)
     if clean.labels is None:
         raise InputError(f"{validation}: no labels; the fit needs the true label of every validation input")
-    if name == "soft" and clean.scores is not None and reader.has_scores:
+    if name != "discounted" and clean.scores is not None and reader.has_scores:
         return clean, name, f"fitted on the scores of {validation}"
-    without = "" if name != "soft" else f" (no scores in {validation if clean.scores is None else reader.path})"
-    return replace(clean, scores=None), "discounted", f"fitted on the votes of {validation}{without}"
+    without = "" if name == "discounted" else f" (no scores in {validation if clean.scores is None else reader.path})"
+    chosen = "calibrated" if name == "calibrated" else "discounted"
+    return replace(clean, scores=None), chosen, f"fitted on the votes of {validation}{without}"
 
 
 def _estimate_on(validation: Path, n_models: int, n_classes: int) -> "NDArray[np.float64]":

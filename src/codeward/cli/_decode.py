@@ -23,7 +23,8 @@ def decode(
     code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
     decoder: str = typer.Option(
         "bayes",
-        help="bayes, groups (two independent groups), plurality, consensus, soft (class scores), discounted (soft "
+        help="bayes, calibrated (the best that --validation allows), groups (two independent groups), plurality, "
+        "consensus, soft (class scores), discounted (soft "
         "without scores) or runoff (class scores: the two classes with most votes, then a vote between them).",
     ),
     validation: Path | None = typer.Option(
@@ -49,7 +50,7 @@ def decode(
         False, "--batch", help="bayes: decode all inputs together (shared attackers and targets)."
     ),
     threshold: float | None = typer.Option(
-        None, help="Attack probability above which an input is an alarm (default 0.5)."
+        None, help="Attack probability above which an input is an alarm (default: the decoder's)."
     ),
     false_alarm_rate: float | None = typer.Option(
         None, help="Set the threshold on the even-numbered inputs, taken as clean."
@@ -79,7 +80,7 @@ def decode(
     from codeward._progress import show_progress
     from codeward.cli._verdicts import Summary, open_writer
     from codeward.codes import Code
-    from codeward.decoding import ALARM, VoteReader, VoteSet
+    from codeward.decoding import VoteReader, VoteSet
 
     the_code = Code.load(code)
     reader = VoteReader(votes)
@@ -109,7 +110,7 @@ def decode(
     source = None
     if decoder in ("bayes", "groups"):
         noise, source = find_confusion(reader, n_classes, accuracy, validation)
-    elif decoder in ("soft", "discounted"):
+    elif decoder in ("calibrated", "soft", "discounted"):
         if false_alarm_rate is not None:  # the fit sets the alarm
             assumptions, false_alarm_rate = replace(assumptions, false_alarm_rate=false_alarm_rate), None
         noise, decoder, source = find_validation(reader, validation, decoder)
@@ -121,7 +122,7 @@ def decode(
     if false_alarm_rate is not None:
         threshold = _find_threshold(reader, chosen, false_alarm_rate)
     held_out = decoder in ("bayes", "groups") and accuracy is None and reader.confusion is None and validation is None
-    summary = Summary(the_code, ALARM if threshold is None else threshold, held_out)
+    summary = Summary(the_code, chosen.threshold if threshold is None else threshold, held_out)
     with open_writer(output, the_code) as write:
         for start, part, verdicts in _decode_file(reader, chosen, batch, as_json):
             summary.add(start, verdicts, part.labels)

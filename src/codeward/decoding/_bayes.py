@@ -12,7 +12,7 @@ from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
 from codeward.decoding._assumptions import DEFAULTS, check_prior, check_rate
 from codeward.decoding._attacker_sets import AttackerSets, Masses, gather_attacker_sets
-from codeward.decoding._decoded import Decoded, distinct_rows, first_best, have_agreed
+from codeward.decoding._decoded import ALARM, Decoded, distinct_rows, first_best, have_agreed
 from codeward.decoding._posterior_kernels import sum_posterior, tabulate_joint
 from codeward.decoding._pruned import BUDGET, PrunedPosterior
 from codeward.decoding._suspects import name_suspects
@@ -60,6 +60,8 @@ class BayesDecoder:
         A torch device (such as "cuda") to sum on instead of the compiled CPU kernel; needs torch, exact method only.
     budget : int
         Pruned method: branches visited per vote vector, target and size; more of them narrow the bound.
+    threshold : float
+        Attack probability above which an input is an alarm.
 
     Notes
     -----
@@ -91,6 +93,7 @@ class BayesDecoder:
         method: Literal["auto", "exact", "pruned"] = "auto",
         device: str | None = None,
         budget: int = BUDGET,
+        threshold: float = ALARM,
     ) -> None:
         self.code = code
         self.confusion = confusion
@@ -100,6 +103,7 @@ class BayesDecoder:
         self.method = method
         self.device = device
         self.budget = budget
+        self.threshold = threshold
 
     @cached_property
     def vote_model_(self) -> VoteModel:

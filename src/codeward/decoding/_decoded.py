@@ -152,6 +152,8 @@ class Decoder(Protocol):
         What it decodes: votes of shape (N, m), or class scores (log-probabilities) of shape (N, m, c).
     n_classes : int or None
         Number of classes c; None where every call finds it.
+    threshold : float
+        Attack probability above which an input is an alarm, unless somebody asks for another.
 
     Examples
     --------
@@ -168,6 +170,10 @@ class Decoder(Protocol):
     @property
     def n_classes(self) -> int | None:
         """Number of classes c, or None."""
+
+    @property
+    def threshold(self) -> float:
+        """Attack probability above which an input is an alarm."""
 
     def decode(self, observed: ArrayLike, /) -> Decoded:
         """Verdicts with everything the decoder knows, for votes or scores of N inputs."""
@@ -250,6 +256,11 @@ class VerdictMemory:
     def n_classes(self) -> int | None:
         """Number of classes c of the decoder."""
         return self.decoder.n_classes
+
+    @property
+    def threshold(self) -> float:
+        """Threshold of the decoder."""
+        return self.decoder.threshold
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,)."""

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from codeward._errors import InputError
-from codeward.codes import Code
+from codeward.codes import Code, count_attacker_sets
 from codeward.decoding._assumptions import DEFAULTS, Assumptions
-from codeward.decoding._bayes import BayesDecoder
-from codeward.decoding._decoded import Decoder
+from codeward.decoding._bayes import EXACT_SETS, BayesDecoder
+from codeward.decoding._decoded import Decoder, alarm_threshold
 from codeward.decoding._runoff import RunOffDecoder
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
@@ -17,7 +17,7 @@ from codeward.decoding._vote_files import VoteSet
 from codeward.decoding._vote_models import VoteModel, estimate_confusion
 
 #: The names that `make_decoder` knows.
-DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft", "runoff")
+DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft", "runoff", "calibrated")
 
 
 def make_decoder(
@@ -31,21 +31,24 @@ def make_decoder(
 
     Parameters
     ----------
-    name : {"plurality", "consensus", "bayes", "groups", "discounted", "soft", "runoff"}
+    name : {"plurality", "consensus", "bayes", "groups", "discounted", "soft", "runoff", "calibrated"}
         `PluralityDecoder`, `ConsensusDecoder`, `BayesDecoder`, `TwoGroupDecoder`, and the two that are fitted:
         `codeward.decoding.soft.DiscountedDecoder` on votes, `codeward.decoding.soft.SoftDecoder` on class scores;
-        `RunOffDecoder` on class scores.
+        `RunOffDecoder` on class scores. "calibrated" is the best that the clean inputs allow, its alarm set on
+        them for ``assumptions.false_alarm_rate`` (``decoder.threshold``): soft where they have class scores, else
+        discounted; with too many attacker sets for these, `BayesDecoder` with a threshold from half of the inputs.
     code : Code
     noise : array_like of shape (m, c, c), VoteModel, or VoteSet, optional
         How models err that nobody attacks: confusion matrices, another vote model, or labelled clean inputs to estimate
-        or fit it on. Plurality, consensus and run-off need none; discounted and soft need inputs (soft: with scores).
+        or fit it on. Plurality, consensus and run-off need none; calibrated, discounted and soft need
+        inputs (soft: with scores).
     assumptions : Assumptions
     n_classes : int, optional
         Number of classes c where ``noise`` does not say it.
 
     Examples
     --------
-    >>> from codeward.codes import Code
+    >>> from codeward.codes import Code, count_attacker_sets
     >>> code = Code([[1, 0], [0, 1], [1, 1]])
     >>> make_decoder("plurality", code, n_classes=2).predict([[0, 1, 1]])
     array([1])
@@ -65,6 +68,8 @@ def make_decoder(
         if assumptions.n_attackers is None:
             raise InputError("the consensus decoder needs the number of attackers it is to tolerate (n_attackers)")
         return ConsensusDecoder(code, assumptions.n_attackers, assumptions.n_errors, classes)
+    if name == "calibrated":
+        return _calibrate(code, noise, assumptions, classes)
     if name in ("discounted", "soft"):
         return _fit(name, code, noise, assumptions, classes)
     if isinstance(noise, VoteSet):
@@ -75,6 +80,19 @@ def make_decoder(
     if name == "bayes":
         return BayesDecoder(*known)
     return TwoGroupDecoder(*known, assumptions.second_rate, assumptions.second_success_rate)
+
+
+def _calibrate(code: Code, noise: Any, assumptions: Assumptions, n_classes: int | None) -> Decoder:
+    if count_attacker_sets(code.n_users, assumptions.max_attackers) <= EXACT_SETS or not isinstance(noise, VoteSet):
+        with_scores = isinstance(noise, VoteSet) and noise.scores is not None
+        return _fit("soft" if with_scores else "discounted", code, noise, assumptions, n_classes)
+    # Confusion matrices from one half and the threshold from the other: what was fitted on an input flatters it.
+    labels = _labels_of(noise, "calibrated")
+    rates = (assumptions.attack_rate, assumptions.success_rate, assumptions.attackers_prior)
+    fitted = BayesDecoder(code, estimate_confusion(noise.votes[::2], labels[::2], n_classes or 1), *rates)
+    seen = fitted.decode(noise.votes[1::2])
+    quiet = np.where(seen.agreed, 0.0, seen.attack_probability)
+    return BayesDecoder(code, fitted.confusion, *rates, threshold=alarm_threshold(quiet, assumptions.false_alarm_rate))
 
 
 def _fit(name: str, code: Code, noise: Any, assumptions: Assumptions, n_classes: int | None) -> Decoder:

@@ -11,7 +11,7 @@ from codeward._compiled import compiled
 from codeward._cores import share_rows
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code
-from codeward.decoding._decoded import Decoded
+from codeward.decoding._decoded import ALARM, Decoded
 
 #: Most numbers that `RunOffCounts.count` keeps.
 _MOST_COUNTS = 1 << 28
@@ -214,6 +214,7 @@ class RunOffDecoder:
     """
 
     needs: Literal["scores"] = "scores"
+    threshold: float = ALARM
 
     def __init__(self, code: Code | None = None, n_classes: int | None = None) -> None:
         self.code = code

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code, PatternTable, enumerate_patterns
-from codeward.decoding._decoded import NO_VERDICT, Decoded, distinct_rows, have_agreed
+from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, distinct_rows, have_agreed
 from codeward.decoding._suspects import join_ranked, rank_sets
 from codeward.decoding._vote_models import check_votes
 
@@ -35,6 +35,7 @@ class PluralityDecoder:
     """
 
     needs: Literal["votes"] = "votes"
+    threshold: float = ALARM
 
     def __init__(self, code: Code | None = None, n_classes: int | None = None) -> None:
         self.code = code
@@ -109,6 +110,7 @@ class ConsensusDecoder:
     """
 
     needs: Literal["votes"] = "votes"
+    threshold: float = ALARM
 
     def __init__(self, code: Code, n_attackers: int, n_errors: int = 0, n_classes: int | None = None) -> None:
         self.code = code

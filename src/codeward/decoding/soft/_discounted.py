@@ -10,7 +10,7 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
 from codeward.decoding._bayes import BayesDecoder
-from codeward.decoding._decoded import Decoded, distinct_rows
+from codeward.decoding._decoded import ALARM, Decoded, distinct_rows
 from codeward.decoding._vote_models import ConfusionModel, check_labels, check_votes, estimate_confusion
 from codeward.decoding.soft._calibration import N_FOLDS
 from codeward.decoding.soft._explanations import ModelEvidence, list_explanations, weigh_votes
@@ -54,6 +54,7 @@ class DiscountedDecoder:
     """
 
     needs: Literal["votes"] = "votes"
+    threshold: float = ALARM
 
     def __init__(
         self,

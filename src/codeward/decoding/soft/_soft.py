@@ -11,7 +11,7 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
 from codeward.decoding._bayes import BayesDecoder
-from codeward.decoding._decoded import Decoded
+from codeward.decoding._decoded import ALARM, Decoded
 from codeward.decoding._vote_models import check_labels, estimate_confusion
 from codeward.decoding.soft._calibration import cross_calibrate
 from codeward.decoding.soft._discounted import DiscountedDecoder
@@ -81,6 +81,7 @@ class SoftDecoder:
     """
 
     needs: Literal["scores"] = "scores"
+    threshold: float = ALARM
 
     def __init__(
         self,
