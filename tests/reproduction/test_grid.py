@@ -9,8 +9,19 @@ from codeward.certificates import certify_agreement
 from codeward.codes import Code, named_code
 from codeward.decoding import BayesDecoder, VoteSet
 from codeward.experiments import run_experiment
-from codeward.reproduction import CellStudy, count_grid, draw_grid, plan_cells, plan_study, study_grid, vote_grid
+from codeward.reproduction import (
+    CellStudy,
+    count_grid,
+    draw_grid,
+    drop_scores,
+    pack_setting,
+    plan_cells,
+    plan_study,
+    study_grid,
+    vote_grid,
+)
 from codeward.reproduction._findings import PARTS, choose_parts, load_study, study_cell
+from codeward.reproduction._grid_folder import describe_setting
 from codeward.runs import Cell, RunFolder, SimulatedAttack, load_config, load_records
 from codeward.serve import open_run
 from codeward.training import ModelStore
@@ -309,3 +320,35 @@ def test_class_shares_are_drawn_once_for_each_way_of_dealing(grid, tmp_path):
     elsewhere = {path: config.model_copy(update={"dataset": "mnist"}) for path, config in plan.items()}
     with pytest.raises(InputError, match="mnist"):
         draw_grid(elsewhere, copy, tmp_path)
+
+
+def test_modern_settings_stand_beside_the_papers():
+    paper, modern = (plan_study("figure5", "cifar10", recipe=recipe) for recipe in ("paper", "modern"))
+    assert {path.replace("/", "-modern/") for path in paper} == set(modern)
+    assert not set(paper) & set(modern)
+    assert {config.training.recipe for config in paper.values()} == {"paper"}
+    assert {config.training.recipe for config in modern.values()} == {"modern"}
+    assert describe_setting(modern["cifar10-iid-modern/c"]).name == "CIFAR-10, modern recipe, IID"
+    assert describe_setting(paper["cifar10-iid/c"]).name == "CIFAR-10, IID"
+
+
+def test_every_user_may_attack_alone():
+    plan = plan_study("past", "mnist", splits=["iid-each-alone", "iid-each-apart"])
+    assert {config.attack.groups for config in plan.values()} == {12}
+    assert {config.attack.attackers for config in plan.values()} == {(0, 1)}
+    assert describe_setting(plan["mnist-iid-each-alone/c"]).attack == "every user alone"
+
+
+def test_votes_are_packed_without_their_scores(tmp_path):
+    plan = {path: config for path, config in small_plan().items() if path.endswith("/d")}
+    vote_grid(plan, tmp_path, ModelStore(tmp_path / "store"), with_scores=True)
+    cell = Cell(RunFolder(tmp_path / "digits-iid" / "d"), 0, 2)
+    before = cell.triggered[0]
+    assert before.scores is not None
+    drop_scores(tmp_path, "digits-iid")
+    after = Cell(RunFolder(tmp_path / "digits-iid" / "d"), 0, 2)
+    assert after.triggered[0].scores is None
+    assert np.array_equal(after.triggered[0].votes, before.votes)
+    assert after.is_whole
+    assert after.keys == cell.keys
+    assert pack_setting(tmp_path, "digits-iid")[1] == {}

@@ -35,6 +35,7 @@ def reproduce(
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
     scores: bool = typer.Option(False, "--scores", help="Keep class scores in the vote files (large)."),
+    without_scores: bool = typer.Option(False, "--drop-scores", help="pack: class scores too, by leaving them out."),
     votes_only: bool = typer.Option(False, "--votes-only", help="Train and vote, but count on another machine."),
     count_only: bool = typer.Option(False, "--count-only", help="Train nothing; count what vote files there are."),
     studies: bool = typer.Option(True, help="Study the votes beyond the records: other decoders, certificates, ..."),
@@ -72,7 +73,7 @@ def reproduce(
         _claim(folder)
         return
     if study in ("pack", "unpack"):
-        _pack(folder, study, [f"{dataset}-{split}" for split in splits], as_json)
+        _pack(folder, study, [f"{dataset}-{split}" for split in splits], without_scores, as_json)
         return
     if study == "samples":
         reproduce_samples(
@@ -107,10 +108,10 @@ def reproduce(
         typer.echo(f"next: codeward report {folder}")
 
 
-def _pack(folder: Path, action: str, settings: list[str], as_json: bool) -> None:
+def _pack(folder: Path, action: str, settings: list[str], without_scores: bool, as_json: bool) -> None:
     """Pack or unpack settings of a grid folder, all by default, and say what became of them."""
     from codeward._errors import InputError
-    from codeward.reproduction import list_packed, pack_setting, unpack_setting
+    from codeward.reproduction import drop_scores, list_packed, pack_setting, unpack_setting
 
     plain = {file.parents[1].name for file in folder.glob("*/*/config.yaml")}
     packed = {setting.path.name for setting in list_packed(folder)}
@@ -120,6 +121,8 @@ def _pack(folder: Path, action: str, settings: list[str], as_json: bool) -> None
             raise InputError(f"{folder}: no setting {setting} to {action}, but {', '.join(sorted(known)) or 'none'}")
     done: dict[str, dict[str, str]] = {}
     for setting in sorted(settings or (plain if action == "pack" else packed)):
+        if action == "pack" and without_scores:
+            drop_scores(folder, setting)
         done[setting] = pack_setting(folder, setting)[1] if action == "pack" else {}
         if action == "unpack":
             unpack_setting(folder, setting)

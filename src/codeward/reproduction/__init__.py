@@ -23,6 +23,7 @@ _HOME = {
     "count_grid": "_sweep",
     "count_grid_steps": "_grid_report",
     "draw_grid": "_sweep",
+    "drop_scores": "_grid_folder",
     "fill_claims": "_claims",
     "is_grid": "_grid_folder",
     "list_packed": "_packing",
@@ -59,6 +60,7 @@ __all__ = [
     "count_grid",
     "count_grid_steps",
     "draw_grid",
+    "drop_scores",
     "fill_claims",
     "is_grid",
     "list_packed",
@@ -81,7 +83,7 @@ __all__ = [
 if TYPE_CHECKING:
     from codeward.reproduction._cell_study import CellStudy
     from codeward.reproduction._claims import check_claims, fill_claims
-    from codeward.reproduction._grid_folder import Grid, is_grid, open_grid
+    from codeward.reproduction._grid_folder import Grid, drop_scores, is_grid, open_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
     from codeward.reproduction._json_lines import read_lines, write_lines
     from codeward.reproduction._packed_run import PackedRun

@@ -9,12 +9,13 @@ from typing import Any
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
 from codeward.codes import Code
+from codeward.decoding import VoteSet
 from codeward.report import Share
 from codeward.reproduction._findings import check_study, load_study
 from codeward.reproduction._packed_run import PackedRun
 from codeward.reproduction._packing import list_packed
 from codeward.reproduction._studies import PAPER_DATASETS, STUDIES, is_usual_attack, plan_study
-from codeward.runs import Cell, RunConfig, RunFolder
+from codeward.runs import Cell, RunConfig, RunFolder, name_triggered
 
 #: Runs of no study.
 OTHER = "other"
@@ -140,6 +141,27 @@ def list_runs(folder: str | os.PathLike[str]) -> dict[str, RunFolder]:
         if place.code_file.exists():
             found[place.path.relative_to(folder).as_posix()] = place
     return dict(sorted(found.items()))
+
+
+def drop_scores(folder: str | os.PathLike[str], setting: str) -> None:
+    """Write the vote files of a setting anew without class scores and example images, which are not packed.
+
+    What was computed from scores stays in records and studies, and cannot be computed again.
+
+    Examples
+    --------
+    >>> drop_scores("no/such/folder", "mnist-iid")  # no runs: nothing happens
+    """
+    for path, place in list_runs(folder).items():
+        if path.split("/")[0] == setting and not isinstance(place, PackedRun):
+            for cell in (Cell(place, *known) for known in place.list_votes()):
+                parts = {"validation": cell.validation, "clean": cell.clean}
+                count = len(cell.triggered)
+                parts |= {name_triggered(number, count): votes for number, votes in enumerate(cell.triggered)}
+                if any(given.scores is not None for given in parts.values()):
+                    about = {key: value for key, value in cell.about.items() if key not in ("format", "digests")}
+                    cell.save_votes({name: VoteSet(v.votes, v.labels) for name, v in parts.items()}, about)
+                place.gallery(cell.repeat, cell.n_attackers).unlink(missing_ok=True)
 
 
 def read_picture(place: RunFolder) -> str | None:
