@@ -198,3 +198,34 @@ def test_a_floor_needs_labels(files, capsys):
     save_votes(folder / "votes.npz", votes)
     assert call(files, "--threat", "arbitrary", "--fail-under", "k=1:0.5") == 2
     assert "labels" in capsys.readouterr().err
+
+
+def test_run_off_and_targets_from_the_command_line(files, capsys):
+    folder, code, votes, labels = files
+    scores = np.random.default_rng(1).random((60, code.n_models, 4)) + 2 * np.eye(4)[votes]
+    save_votes(folder / "votes.npz", votes, labels, scores=scores.astype(np.float32))
+    ask = ("--threat", "arbitrary", "--decoder", "runoff", "--targets", "-k", 3)
+    for name in ("out.jsonl", "out.csv", "out.npz"):
+        assert call(files, *ask, "-o", folder / name, "--collective", "--json") == 0
+    expected = certify(scores.astype(np.float32), code, decoder="runoff", max_attackers=3, targets=True)
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert [row["radius"] for row in rows] == expected.radius.tolist()
+    assert [row["radius_to"] for row in rows] == expected.radius_to.tolist()
+    witness = expected.witness(0)
+    assert rows[0]["witness"]["opponent"] == witness.opponent
+    with np.load(folder / "out.npz", allow_pickle=False) as arrays:
+        np.testing.assert_array_equal(arrays["radius_to"], expected.radius_to)
+        np.testing.assert_array_equal(arrays["opponent"], expected.opponents)
+    with (folder / "out.csv").open() as handle:
+        assert next(csv.DictReader(handle))["radius_to"] == " ".join(map(str, expected.radius_to[0]))
+    out = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert out["decoder"] == "runoff"
+    at_once = certify_collective(scores.astype(np.float32), code, 1, labels=labels, decoder="runoff")
+    assert out["collective"]["1"]["changed_at_most"] == at_once.changed
+
+
+def test_run_off_needs_scores_and_arbitrary(files, capsys):
+    assert call(files, "--threat", "arbitrary", "--decoder", "runoff") == 2
+    assert "scores" in capsys.readouterr().err
+    assert call(files, "--threat", "deterministic", "--decoder", "runoff") == 2
+    assert "arbitrary" in capsys.readouterr().err

@@ -14,7 +14,12 @@ from codeward.certificates._certificates import (
 )
 from codeward.certificates._collective import CollectiveCertificate, certify_collective
 from codeward.certificates._pointwise import certify
-from codeward.certificates._published import certify_bagging, certify_dpa, certify_finite_aggregation
+from codeward.certificates._published import (
+    certify_bagging,
+    certify_dpa,
+    certify_finite_aggregation,
+    certify_run_off_election,
+)
 
 __all__ = [
     "Agreement",
@@ -31,6 +36,7 @@ __all__ = [
     "certify_collective",
     "certify_dpa",
     "certify_finite_aggregation",
+    "certify_run_off_election",
     "is_agreement_affordable",
     "join_certificates",
     "parse_floor",

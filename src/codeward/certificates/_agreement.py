@@ -7,7 +7,8 @@ import numpy as np
 from codeward._errors import InputError
 from codeward._progress import Progress
 from codeward.certificates._certificates import Threat, Witness
-from codeward.certificates._pointwise import Predictor, certify
+from codeward.certificates._pointwise import certify
+from codeward.certificates._subjects import Predictor
 from codeward.codes import Code, count_attacker_sets
 
 #: Attacks up to which `is_agreement_affordable` says yes: some seconds of Bayes decoding.

@@ -28,6 +28,9 @@ class Breaker(Protocol):
     def targets(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Test pattern i of ``bits`` (R, m) against input ``rows[i]``: smallest target that changes it, or -1."""
 
+    def forced(self, bits: NDArray[np.bool_], rows: NDArray[np.int64], n_classes: int) -> NDArray[np.bool_]:
+        """Tell which labels every pattern of ``bits`` (P, m) can make of every input's output; shape (R, P, c)."""
+
 
 class PluralityBreaker:
     r"""Attacks on a plurality vote, ties to the smaller label; exact under both threat models (Proposition 20).
@@ -80,6 +83,19 @@ class PluralityBreaker:
             found = np.where(reached, self.rivals[rows, rank], found)
         return found
 
+    def forced(self, bits: NDArray[np.bool_], rows: NDArray[np.int64], n_classes: int) -> NDArray[np.bool_]:
+        """See `Breaker`: t wins iff it does when all hit models say it (Proposition 38)."""
+        patterns = bits.T.astype(np.float32)
+        size = patterns.sum(axis=0)
+        # Votes that are left to each label, shape (c, R, P).
+        says = [(self.votes[rows] == e).astype(np.float32) for e in range(n_classes)]
+        kept = np.stack([own.sum(axis=1)[:, None] - own @ patterns for own in says])
+        found = np.zeros((rows.size, bits.shape[0], n_classes), dtype=bool)
+        for t in range(n_classes):
+            rivals = [kept[e] + (e < t) for e in range(n_classes) if e != t]
+            found[:, :, t] = kept[t] + size >= np.max(rivals, axis=0)
+        return found
+
 
 class OverwriteBreaker:
     """Attacks on any decoder, by decoding the overwritten votes of every pattern and target.
@@ -130,6 +146,17 @@ class OverwriteBreaker:
             changed = self._changed(rows[open_rows], bits[open_rows], target[open_rows])
             found[open_rows[changed]] = target[open_rows[changed]]
         return found
+
+    def forced(self, bits: NDArray[np.bool_], rows: NDArray[np.int64], n_classes: int) -> NDArray[np.bool_]:
+        """See `Breaker`: every target is decoded (Proposition 38)."""
+        found = np.zeros((rows.size, bits.shape[0], n_classes + 1), dtype=bool)
+        inputs, pattern = np.repeat(np.arange(rows.size), bits.shape[0]), np.tile(np.arange(bits.shape[0]), rows.size)
+        for start in range(0, inputs.size, BATCH_VECTORS):
+            row, here = inputs[start : start + BATCH_VECTORS], pattern[start : start + BATCH_VECTORS]
+            for target in range(n_classes):
+                # No verdict, -1, falls into the last, extra column.
+                found[row, here, self.predict(np.where(bits[here], target, self.votes[rows[row]]))] = True
+        return found[:, :, :-1]
 
     def _changed(
         self, inputs: NDArray[np.int64], bits: NDArray[np.bool_], target: NDArray[np.int64]

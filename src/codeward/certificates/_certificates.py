@@ -18,7 +18,7 @@ Threat = Literal["deterministic", "arbitrary"]
 
 @dataclass(frozen=True)
 class Witness:
-    """An attack that changes the output: every model that learns from ``attackers`` says ``target``.
+    """An attack that changes the output: the models that learn from ``attackers`` say ``target``.
 
     Attributes
     ----------
@@ -27,20 +27,26 @@ class Witness:
     target : int
         The label all hit models say. Such an attack exists under both threat models whenever any does (Proposition 18
         of docs/theory.md).
+    opponent : int or None
+        Of a run-off: the class that the target then meets in the second round. ``n_opponent`` of the hit models, it
+        does not matter which, vote for it; the others vote for the target (Proposition 34).
+    n_opponent : int
 
     Examples
     --------
     >>> Witness(attackers=(0, 2), target=1)
-    Witness(attackers=(0, 2), target=1)
+    Witness(attackers=(0, 2), target=1, opponent=None, n_opponent=0)
     """
 
     attackers: tuple[int, ...]
     target: int
+    opponent: int | None = None
+    n_opponent: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Certificates:
-    r"""Certified radii of N inputs, in input order (Propositions 18 to 22 of docs/theory.md).
+    r"""Certified radii of N inputs, in input order (Propositions 18 to 22 and 34 to 38 of docs/theory.md).
 
     The votes are taken as those of clean models. ``radius[i] = k`` promises that no attack by k or fewer users, under
     ``threat``, changes ``labels[i]``, where an attack by the users x replaces the votes of the models that learn from
@@ -64,13 +70,21 @@ class Certificates:
         Name of the decoder the certificate is for.
     searched : int
         Largest attacker set looked at.
+    opponents : ndarray of int64, shape (N, 2), or None
+        Of a run-off: `Witness.opponent` (-1 where there is no witness) and `Witness.n_opponent`.
+    radius_to : ndarray of int64, shape (N, c), or None
+        Where asked for: ``radius_to[i, t]`` promises that no attack by so many users makes the output t. It is at least
+        ``radius[i]`` for every other label, and -1 for the label that the output has without any attacker. Exact where
+        patterns were searched and for partitions, else a sound lower bound.
 
     Examples
     --------
     >>> from codeward import Code, certify
-    >>> found = certify([[1, 1, 1]], Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]))
-    >>> found.radius, found.exact, found.witness(0)
-    (array([1]), array([ True]), Witness(attackers=(0, 1), target=0))
+    >>> found = certify([[1, 1, 1]], Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), targets=True)
+    >>> found.radius, found.exact, found.witness(0).attackers
+    (array([1]), array([ True]), (0, 1))
+    >>> found.radius_to
+    array([[ 1, -1]])
     >>> found.reason(0)
     'users 0, 1 together change the output when every model they reach says 0'
     """
@@ -83,6 +97,8 @@ class Certificates:
     threat: Threat
     decoder: str
     searched: int
+    opponents: NDArray[np.int64] | None = None
+    radius_to: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return int(self.labels.size)
@@ -90,7 +106,11 @@ class Certificates:
     def witness(self, index: int) -> Witness | None:
         """Return the attack by ``radius + 1`` users that changes output ``index``; None where none was found."""
         users = tuple(int(user) for user in self.attackers[index] if user >= 0)
-        return Witness(users, int(self.targets[index])) if users else None
+        if not users:
+            return None
+        if self.opponents is None:
+            return Witness(users, int(self.targets[index]))
+        return Witness(users, int(self.targets[index]), *(int(value) for value in self.opponents[index]))
 
     def reason(self, index: int) -> str:
         """Say in words why the radius of input ``index`` is no larger."""
@@ -100,7 +120,12 @@ class Certificates:
         if witness is not None:
             names = ", ".join(map(str, witness.attackers))
             who = f"user {names} alone changes" if k == 0 else f"users {names} together change"
+            if witness.opponent is not None and witness.n_opponent:
+                split = f"{witness.n_opponent} of the models they reach vote {witness.opponent} and the others"
+                return f"{who} the output when {split} {witness.target}"
             return f"{who} the output when every model they reach says {witness.target}"
+        if self.exact[index] and k < self.searched:
+            return f"some {k + 1} users change the output; the counts do not say which"
         if self.exact[index]:
             return "no set of users changes the output"
         if k >= self.searched:
@@ -131,7 +156,14 @@ def join_certificates(parts: list[Certificates]) -> Certificates:
         threat=parts[0].threat,
         decoder=parts[0].decoder,
         searched=min(part.searched for part in parts),
+        opponents=_join([part.opponents for part in parts]),
+        radius_to=_join([part.radius_to for part in parts]),
     )
+
+
+def _join(parts: list[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 @dataclass(frozen=True, eq=False)

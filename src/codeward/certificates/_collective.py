@@ -14,8 +14,11 @@ from codeward._progress import Progress, silent
 from codeward.certificates._breakers import BLOCK_CELLS, PluralityBreaker
 from codeward.certificates._certificates import Threat
 from codeward.certificates._coverage import SLACK, bound_users, solve_coverage
-from codeward.certificates._pointwise import DEFAULT_SETS, Predictor, Subject, choose_decoder, make_subject
+from codeward.certificates._pointwise import DEFAULT_SETS
+from codeward.certificates._runoff_attacks import RunOffBreaker, solve_runoff
+from codeward.certificates._subjects import Predictor, Subject, choose_decoder, make_subject
 from codeward.codes import Code, count_attacker_sets, enumerate_patterns
+from codeward.decoding import RunOffCounts
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class CollectiveCertificate:
 
 
 def certify_collective(
-    votes: ArrayLike,
+    votes: ArrayLike | RunOffCounts,
     code: Code,
     n_attackers: int,
     *,
@@ -86,8 +89,9 @@ def certify_collective(
     """Bound how many outputs any one set of at most ``n_attackers`` users can change at once.
 
     Proposition 24 of docs/theory.md: exact over the distinct hit patterns where these can be enumerated; for plurality
-    with many users by MILP (HiGHS), whose dual bound is returned when ``time_limit`` seconds are not enough. Threat
-    models, decoders and parameters as in `certify` (``decoder_attackers`` is the consensus decoder's own k).
+    with many users by MILP (HiGHS), whose dual bound is returned when ``time_limit`` seconds are not enough; for the
+    run-off the same with leads that every attack must close (Proposition 39), a sound bound. Threat models, decoders
+    and parameters as in `certify` (``decoder_attackers`` is the consensus decoder's own k).
 
     Parameters
     ----------
@@ -123,11 +127,17 @@ def certify_collective(
 
     limit = min(n_attackers, code.n_users)
     bar = progress or silent()
-    is_plurality = isinstance(subject.breaker, PluralityBreaker)
-    if method == "milp" and not is_plurality:
-        raise InputError(f"method 'milp' is for plurality; the {subject.name} decoder is certified by patterns")
+    counted = isinstance(subject.breaker, (PluralityBreaker, RunOffBreaker))
+    if method == "milp" and not counted:
+        raise InputError(
+            f"method 'milp' is for plurality and run-off; the {subject.name} decoder is certified by patterns"
+        )
     fits = count_attacker_sets(code.n_users, limit) <= DEFAULT_SETS
-    if is_plurality and (method == "milp" or (method == "auto" and not fits)):
+    if isinstance(subject.breaker, RunOffBreaker) and not subject.breaker.has_scores:
+        fits = False
+        if method == "patterns":
+            raise InputError("method 'patterns' needs the scores of a run-off, not counts")
+    if counted and (method == "milp" or (method == "auto" and not fits)):
         changed, users, reached, pointwise = _solve_collective(subject, worth, code, limit, time_limit, bar)
     else:
         changed, users, pointwise = _search_collective(subject, worth, code, limit, bar)
@@ -179,13 +189,18 @@ def _solve_collective(
     at k are left out. The upper bound returned is the solver's dual bound, so a timeout costs sharpness, not soundness.
     """
     breaker = subject.breaker
-    assert isinstance(breaker, PluralityBreaker)
     begin = time.monotonic()
-    radius, _, _ = solve_coverage(breaker, code, limit, time_limit / 2, bar)
+    if isinstance(breaker, RunOffBreaker):
+        radius, _, _ = solve_runoff(breaker, code, limit, time_limit / 2, bar)
+    else:
+        assert isinstance(breaker, PluralityBreaker)
+        radius, _, _ = solve_coverage(breaker, code, limit, time_limit / 2, bar)
     open_rows = np.flatnonzero((radius < limit) & (worth > 0))
     pointwise = int(worth[open_rows].sum())
     if open_rows.size == 0:
         return 0, (), 0, 0
+    if isinstance(breaker, RunOffBreaker) and not breaker.has_scores:
+        return pointwise, (), 0, pointwise
     # 1. Rival by rival, the demands that k users might meet.
     weights, needs, owners = [], [], []
     for rank in range(breaker.rivals.shape[1]):

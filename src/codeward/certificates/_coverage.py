@@ -72,6 +72,45 @@ def solve_coverage(
     return lower - 1, exact, users
 
 
+def is_partition(code: Code) -> bool:
+    """Say whether every user is in one model and every model has a user, so that k users hit any k models at most."""
+    return bool((code.matrix.sum(axis=0) == 1).all() and code.matrix.any(axis=1).all())
+
+
+def bound_targets(breaker: PluralityBreaker, code: Code, limit: int, n_classes: int) -> NDArray[np.int64]:
+    """Bound from below, for every label, the users that cannot yet force it; shape (D, c) (Proposition 38).
+
+    Label t must beat the output and the strongest other label. Where every user is in one model, exact: h hit models
+    are enough iff they can bring every other label down to what t then has.
+    """
+    votes, found = breaker.votes, np.zeros((breaker.labels.size, n_classes), dtype=np.int64)
+    counts = np.stack([(votes == e).sum(axis=1) for e in range(n_classes)], axis=1)
+    whole = is_partition(code)
+    matrix = code.matrix.astype(np.float32)
+    for t in range(n_classes):
+        others = np.where(np.arange(n_classes) == t, -1, counts + (np.arange(n_classes) < t))
+        if whole:
+            low, high = np.zeros(votes.shape[0], np.int64), np.full(votes.shape[0], code.n_models)
+            while (low < high).any():
+                middle = (low + high) // 2
+                left = np.maximum(others - (counts[:, t] + middle)[:, None], 0)
+                enough = np.where(np.arange(n_classes) == t, 0, left).sum(axis=1) <= middle
+                low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+            found[:, t] = low
+            continue
+        strongest = others.argmax(axis=1)
+        step = max(1, BLOCK_CELLS // max(code.n_users, code.n_models))
+        for start in range(0, votes.shape[0], step):
+            here = slice(start, start + step)
+            for rival in (breaker.labels[here], strongest[here]):
+                weights = np.float32(1) + (votes[here] == rival[:, None]) - (votes[here] == t)
+                rows = np.arange(rival.size)
+                need = (others[here][rows, rival] - counts[here, t]).astype(np.float32)
+                bound = bound_users(weights.astype(np.float32) @ matrix, need, limit)
+                found[here, t] = np.maximum(found[here, t], np.where(need > 0, bound, 0))
+    return np.minimum(found, limit + 1) - 1
+
+
 def bound_users(influence: NDArray[np.float32], need: NDArray[np.float32], limit: int) -> NDArray[np.int64]:
     """Return a lower bound on the users needed: least k whose k largest influences reach ``need``, else limit + 1."""
     reach = np.cumsum(-np.sort(-influence, axis=1)[:, :limit], axis=1) >= need[:, None]

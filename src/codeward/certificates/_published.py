@@ -1,5 +1,6 @@
 """The published certificates codeward is measured against, each from its own paper's formula."""
 
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -8,7 +9,7 @@ from scipy.stats import beta
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding import check_votes
+from codeward.decoding import RunOffCounts, RunOffDecoder, check_scores, check_votes
 
 
 def certify_dpa(votes: ArrayLike, n_classes: int) -> NDArray[np.int64]:
@@ -49,6 +50,56 @@ def certify_finite_aggregation(votes: ArrayLike, code: Code, n_classes: int) -> 
         spent = np.cumsum(np.sort(power, axis=1)[:, ::-1], axis=1)
         against = (spent <= gaps[:, t, None]).sum(axis=1)
         radius = np.where(labels == t, radius, np.minimum(radius, against))
+    return radius
+
+
+def certify_run_off_election(scores: ArrayLike, code: Code) -> NDArray[np.int64]:
+    r"""Radius of Run-Off Election (Rezaei et al., ICML 2023), shape (N,): DPA+ROE on partitions, FA+ROE on other codes.
+
+    The output l loses only if two classes pass it in the first round, or if a class t that passes the other finalist
+    there beats it in the second. Each needs as many users as it takes for the sum of their influences on a lead to
+    reach it; two leads over l need, besides, the sum of both. Hit models may say anything. `certify` is never below it
+    (Proposition 40 of docs/theory.md).
+
+    Examples
+    --------
+    >>> from codeward import Code
+    >>> certify_run_off_election([[[3, 1, 2]] * 5], Code(np.eye(5, dtype=int)))
+    array([2])
+    """
+    checked = check_scores(scores, code.n_models)
+    votes, n_classes = checked.argmax(axis=2), checked.shape[2]
+    counts = RunOffCounts.count(checked)
+    labels = RunOffDecoder(code).predict(counts)
+    radius = np.zeros(labels.size, dtype=np.int64)
+    matrix, classes = code.matrix.astype(np.int64), range(n_classes)
+
+    def users(weights: NDArray[np.int64], lead: int) -> int:
+        """Fewest users whose influences sum to the lead; one more than there are where all do not."""
+        if lead <= 0:
+            return 0
+        reached = np.cumsum(np.sort(weights @ matrix)[::-1]) >= lead
+        return int(reached.argmax()) + 1 if reached.any() else code.n_users + 1
+
+    for i, label in enumerate(labels.tolist()):
+        first, pairs, said = counts.first[i], counts.pairs[i], votes[i]
+        others = [a for a in classes if a != label]
+        # 1. Two classes pass the output in the first round: 2 a model that says l, 1 any other, 3 and 1 for the sum.
+        leads = {a: int(first[label] - first[a] + (label < a)) for a in others}
+        alone = {a: users((said != a).astype(np.int64) + (said == label), leads[a]) for a in others}
+        fewest = code.n_users + 1
+        for a, b in combinations(others, 2):
+            both = np.where(said == label, 3, ((said != a) & (said != b)).astype(np.int64))
+            fewest = min(fewest, max(alone[a], alone[b], users(both, leads[a] + leads[b])))
+        # 2. A class gets into the second round and wins it.
+        second = max(others, key=lambda a: (first[a], -a))
+        for t in others:
+            likes = checked[i, :, label] >= checked[i, :, t] if label < t else checked[i, :, label] > checked[i, :, t]
+            wins = users(2 * likes.astype(np.int64), int(pairs[label, t] - pairs[t, label] + (label < t)))
+            lead = int(first[second] - first[t] + (second < t)) if t != second else 0
+            enters = users((said != t).astype(np.int64) + (said == second), lead)
+            fewest = min(fewest, max(wins, enters))
+        radius[i] = fewest - 1
     return radius
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, join_certificates
+from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, Witness, join_certificates
 from codeward.codes import Code
 
 
@@ -38,7 +38,7 @@ def open_certificates(path: Path | None, code: Code) -> Iterator[Callable[[Certi
         raise InputError(f"{path}: certificates are written as .jsonl, .csv or .npz")
     with tempfile.TemporaryFile("w+b") as spool:
         if suffix == ".csv":
-            spool.write(b"label,radius,threat,decoder,exact,attackers,target,reason\n")
+            spool.write(b"label,radius,threat,decoder,exact,attackers,target,reason,radius_to\n")
         form = _as_json if suffix == ".jsonl" else _as_csv
         yield lambda block: spool.writelines(form(block, index, code).encode() for index in range(len(block)))
         spool.seek(0)
@@ -53,10 +53,19 @@ def _as_json(block: Certificates, index: int, code: Code) -> str:
         "threat": block.threat,
         "decoder": block.decoder,
         "exact": bool(block.exact[index]),
-        "witness": witness and {"attackers": _names(witness.attackers, code), "target": witness.target},
+        "witness": witness and _describe(witness, code),
         "reason": block.reason(index),
     }
+    if block.radius_to is not None:
+        row["radius_to"] = block.radius_to[index].tolist()
     return json.dumps(row) + "\n"
+
+
+def _describe(witness: Witness, code: Code) -> dict[str, Any]:
+    facts: dict[str, Any] = {"attackers": _names(witness.attackers, code), "target": witness.target}
+    if witness.opponent is not None:
+        facts |= {"opponent": witness.opponent, "n_opponent": witness.n_opponent}
+    return facts
 
 
 def _as_csv(block: Certificates, index: int, code: Code) -> str:
@@ -64,13 +73,14 @@ def _as_csv(block: Certificates, index: int, code: Code) -> str:
     attackers = " ".join(map(str, _names(witness.attackers, code))) if witness else ""
     cells = [block.labels[index], block.radius[index], block.threat, block.decoder, int(block.exact[index])]
     cells += [attackers, witness.target if witness else "", block.reason(index)]
+    cells.append("" if block.radius_to is None else " ".join(map(str, block.radius_to[index].tolist())))
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()
 
 
 def _as_arrays(all_blocks: Certificates) -> dict[str, NDArray[Any]]:
     """Arrays of a .npz: ``attackers`` is (N, w) of user indices, padded with -1; ``target`` is -1 without a witness."""
-    return {
+    arrays = {
         "label": all_blocks.labels,
         "radius": all_blocks.radius,
         "exact": all_blocks.exact,
@@ -79,6 +89,8 @@ def _as_arrays(all_blocks: Certificates) -> dict[str, NDArray[Any]]:
         "threat": np.array(all_blocks.threat),
         "decoder": np.array(all_blocks.decoder),
     }
+    extras = {"opponent": all_blocks.opponents, "radius_to": all_blocks.radius_to}
+    return arrays | {name: extra for name, extra in extras.items() if extra is not None}
 
 
 def _names(users: tuple[int, ...], code: Code) -> list[Any]:

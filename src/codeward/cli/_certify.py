@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from codeward._progress import Progress
     from codeward.certificates import Certificates, CollectiveCertificate, Threat
     from codeward.codes import Code
-    from codeward.decoding import Decoder, VoteReader
+    from codeward.decoding import Decoder, VoteReader, VoteSet
 
 #: Inputs certified at a time.
 CHUNK = 20_000
@@ -30,7 +30,9 @@ def certify(
         ..., "--threat", help="deterministic: hit models all say one target; arbitrary: each says anything."
     ),
     decoder: str = typer.Option(
-        "plurality", "--decoder", help="plurality, consensus; deterministic only: bayes, groups."
+        "plurality",
+        "--decoder",
+        help="plurality, consensus; deterministic only: bayes, groups; arbitrary only, from class scores: runoff.",
     ),
     attackers: int = typer.Option(None, "--attackers", help="consensus: attackers the decoder tolerates (k)."),
     errors: int = typer.Option(0, "--errors", help="consensus: wrong clean votes it tolerates (e)."),
@@ -50,6 +52,9 @@ def certify(
     time_limit: float = typer.Option(
         60.0, "--time-limit", help="Seconds for the solver (each k of --collective anew); then sound bounds."
     ),
+    targets: bool = typer.Option(
+        False, "--targets", help="Also the users it takes to force each single label (radius_to in the files)."
+    ),
     fail_under: list[str] = typer.Option(
         [], "--fail-under", help="k=1:0.80: exit 1 if less than 80% is right and certified at k = 1; repeatable."
     ),
@@ -61,8 +66,9 @@ def certify(
     r"""Certify votes: for every input the largest k such that no k users can change the output.
 
     The votes are taken as those of clean models. Radius 0 means that one user may be enough. For plurality and
-    consensus both threat models give the same radius, since one common target is as bad as anything. Without confusion
-    matrices in the file, bayes estimates them on the even-numbered inputs and is measured on the odd-numbered ones.
+    consensus both threat models give the same radius, since one common target is as bad as anything. runoff lets the
+    two classes with most votes meet in a second round, by class scores. Without confusion matrices in the file, bayes
+    estimates them on the even-numbered inputs and is measured on the odd-numbered ones.
 
     Example: codeward certify votes.npz --code code.csv --threat arbitrary --plot certified.svg -o certified.jsonl
     """
@@ -84,6 +90,10 @@ def certify(
         raise InputError(
             f"the {decoder} decoder has no certificate under arbitrary: its guarantee assumes that all hit models say "
             "the same target; use --threat deterministic, or --decoder plurality or consensus"
+        )
+    if decoder == "runoff" and threat != "arbitrary":
+        raise InputError(
+            "the runoff decoder is certified under arbitrary, which covers deterministic: use that --threat"
         )
     if max_attackers is not None and max_attackers < 1:
         raise InputError(f"--max-attackers must be at least 1, got {max_attackers}")
@@ -108,7 +118,7 @@ def certify(
     tally = Tally()
     with open_certificates(output, the_code) as write:
         for block, labels, judged in _certify_file(
-            reader, the_code, model, chosen, max_attackers, n_classes, time_limit, held_out, as_json
+            reader, the_code, model, chosen, max_attackers, n_classes, time_limit, targets, held_out, as_json
         ):
             tally.add(block, labels, judged)
             write(block)
@@ -131,6 +141,7 @@ def certify(
         "output": None if output is None else str(output),
         "plot": None if plot is None else str(plot),
         "error_free": kept,
+        "targets": targets,
     }
     show_summary(tally, facts, at_once, what, as_json)
     for floor in floors:
@@ -160,8 +171,10 @@ def _make_decoder(
     from codeward.cli._clean_votes import find_classes, find_confusion
     from codeward.decoding import Assumptions, make_decoder
 
-    if name not in ("plurality", "bayes", "groups", "consensus"):
-        raise InputError(f"--decoder must be plurality, bayes, groups or consensus, got {name!r}")
+    if name not in ("plurality", "bayes", "groups", "consensus", "runoff"):
+        raise InputError(f"--decoder must be plurality, bayes, groups, consensus or runoff, got {name!r}")
+    if name == "runoff" and not reader.has_scores:
+        raise InputError(f"{reader.path}: no scores; --decoder runoff reads class scores (N x m x c)")
     if name == "consensus" and attackers is None:
         raise InputError("--decoder consensus needs --attackers K")
     n_classes = find_classes(reader, _count_scored(reader, classes))
@@ -193,6 +206,7 @@ def _certify_file(
     max_attackers: int | None,
     n_classes: int,
     time_limit: float,
+    targets: bool,
     held_out: bool,
     quiet: bool,
 ) -> "Iterator[tuple[Certificates, NDArray[np.int64] | None, NDArray[np.bool_]]]":
@@ -202,22 +216,30 @@ def _certify_file(
 
     start, spent = 0, 0.0
     with show_progress("certify", reader.n_inputs, quiet=quiet) as progress:
-        for part in reader.chunks(CHUNK):
+        for part in reader.chunks(CHUNK, with_scores=decoder.needs == "scores"):
             begin = time.monotonic()
             size = part.votes.shape[0]
             block = certify_votes(
-                part.votes,
+                _observed(part, decoder),
                 code,
                 threat=threat,
                 decoder=decoder,
                 max_attackers=max_attackers,
                 n_classes=n_classes,
                 time_limit=max(0.0, time_limit - spent),
+                targets=targets,
                 progress=_Scaled(progress, size),
             )
             yield block, part.labels, _measured(start, size, held_out)
             spent += time.monotonic() - begin
             start += size
+
+
+def _observed(part: "VoteSet", decoder: "Decoder") -> "NDArray[Any]":
+    """Return what the decoder reads: votes or scores."""
+    observed = part.scores if decoder.needs == "scores" else part.votes
+    assert observed is not None
+    return observed
 
 
 def _certify_at_once(
@@ -235,8 +257,8 @@ def _certify_at_once(
 
     from codeward.certificates import certify_collective
 
-    parts = list(reader.chunks())
-    votes = np.concatenate([part.votes for part in parts])
+    parts = list(reader.chunks(with_scores=decoder.needs == "scores"))
+    votes = np.concatenate([_observed(part, decoder) for part in parts])
     known = [part.labels for part in parts if part.labels is not None]
     labels = np.concatenate(known) if known else None
     kept = _measured(0, votes.shape[0], held_out)
