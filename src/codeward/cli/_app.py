@@ -13,6 +13,7 @@ from codeward.cli._design import design
 from codeward.cli._federate import federate_app
 from codeward.cli._inspect import inspect
 from codeward.cli._ledger import ledger_app
+from codeward.cli._own_data import train
 from codeward.cli._report import report
 from codeward.cli._reproduce import reproduce
 from codeward.cli._revoke import revoke
@@ -84,6 +85,7 @@ def codeward(
 app.command("design")(design)
 app.command("inspect")(inspect)
 app.command("run")(run)
+app.command("train")(train)
 app.add_typer(data_app, name="data")
 app.command("decode")(decode)
 app.command("certify")(certify)

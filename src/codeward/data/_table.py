@@ -16,6 +16,9 @@ from codeward.data._schema import Column, Schema
 #: How files say that a value is missing, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
 
+#: Numbers beyond this are none: their squares would overflow in the models of whoever learns from them.
+LARGEST = 1e100
+
 #: Characters of one value.
 MAX_CHARACTERS = 1_000_000
 
@@ -151,10 +154,11 @@ def _convert(values: Sequence[Any], column: Column, what: str, strict: bool, fir
 
 
 def parse_numbers(values: Sequence[Any] | NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return values as finite numbers, NaN where there is none, and which of them are neither missing nor a number."""
+    """Return values as numbers, NaN where there is none, and which are neither missing nor a number up to `LARGEST`."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         numbers = values.astype(np.float64)
-        return np.where(np.isfinite(numbers), numbers, np.nan), np.isinf(numbers)
+        bad = np.abs(numbers) > LARGEST
+        return np.where(bad, np.nan, numbers), bad
     numbers = np.full(len(values), np.nan)
     bad = np.zeros(len(values), dtype=bool)
     for row, value in enumerate(values):
@@ -165,7 +169,7 @@ def parse_numbers(values: Sequence[Any] | NDArray[Any]) -> tuple[NDArray[np.floa
             number = math.nan if isinstance(value, str) and "_" in value else float(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if math.isfinite(number):
+        if abs(number) <= LARGEST:
             numbers[row] = number
         else:
             bad[row] = True

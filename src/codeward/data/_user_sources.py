@@ -17,7 +17,7 @@ from codeward.data._datasets import DatasetPair, load_dataset
 from codeward.data._image_folder import choose_shape, list_image_folder, read_images
 from codeward.data._schema import Column, Schema
 from codeward.data._splits import hash_parts
-from codeward.data._table import InputTable, as_text, is_missing, parse_numbers, read_columns
+from codeward.data._table import LARGEST, InputTable, as_text, is_missing, parse_numbers, read_columns
 from codeward.data._user_data import MAX_USERS, Inputs, UserData, check_classes, number_names
 
 #: Columns that are taken for the label and the user when there is exactly one of them.
@@ -287,7 +287,9 @@ def _read_inputs(inputs: NDArray[Any], what: str) -> tuple[Inputs, Column]:
         return read_columns({"text": inputs.tolist()}, Schema((column,)), what), column
     if inputs.ndim == 2 and inputs.dtype.kind in "biuf" and inputs.size:
         numbers = inputs.astype(np.float64)
-        return np.where(np.isfinite(numbers), numbers, np.nan), Column("features", "numeric", shape=(inputs.shape[1],))
+        return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan), Column(
+            "features", "numeric", shape=(inputs.shape[1],)
+        )
     if inputs.dtype.kind == "f" and inputs.ndim in (3, 4):
         if not np.isfinite(inputs).all() or inputs.min(initial=0) < 0 or inputs.max(initial=0) > 1:
             raise InputError(f"{what}: float images must be finite and within 0..1")

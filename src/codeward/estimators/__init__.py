@@ -1,5 +1,21 @@
-"""scikit-learn estimators on top of codes, decoders and certificates. Imports torch only to train images."""
+"""Guarded models on one's own data: `CodedClassifier` and the engine of ``codeward train``; torch for images only."""
 
 from codeward.estimators._classifier import CodedClassifier
+from codeward.estimators._code_choice import CodeChoice, choose_code
+from codeward.estimators._family import load_sub_models
+from codeward.estimators._guarded_training import GuardedPlan, plan_training, train_guarded
+from codeward.estimators._model_choice import ModelChoice, choose_model
+from codeward.estimators._table_models import TableModels
 
-__all__ = ["CodedClassifier"]
+__all__ = [
+    "CodeChoice",
+    "CodedClassifier",
+    "GuardedPlan",
+    "ModelChoice",
+    "TableModels",
+    "choose_code",
+    "choose_model",
+    "load_sub_models",
+    "plan_training",
+    "train_guarded",
+]

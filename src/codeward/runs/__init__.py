@@ -47,6 +47,8 @@ _HOME = {
     "SimulatedAttack": "_records",
     "SplitSection": "_sections",
     "StatedGuarantee": "_stated_guarantees",
+    "TrainConfig": "_train_config",
+    "TrainSection": "_train_config",
     "TrainingSection": "_sections",
     "decoder_figures": "_records",
     "describe_machine": "_records",
@@ -90,6 +92,8 @@ __all__ = [
     "SimulatedAttack",
     "SplitSection",
     "StatedGuarantee",
+    "TrainConfig",
+    "TrainSection",
     "TrainingSection",
     "decoder_figures",
     "describe_machine",
@@ -144,6 +148,7 @@ if TYPE_CHECKING:
         TrainingSection,
     )
     from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees, sum_up_guarantees
+    from codeward.runs._train_config import TrainConfig, TrainSection
     from codeward.runs._yaml import parse_yaml
 
 

@@ -101,8 +101,7 @@ class RunConfig(Section):
         Where data and models are kept and trained does not, nor which cells there are (repeats, numbers of attackers):
         a run may grow.
         """
-        elsewhere: Any = {"data_dir": True, "store": True, "cluster": True, "repeats": True, "attack": {"attackers"}}
-        content = self.model_dump(mode="json", exclude=elsewhere)
+        content = self.model_dump(mode="json", exclude=self._elsewhere())
         # Settings that came later than the first runs, where they are as in those: their digests stay what they are.
         earlier = {"recipe": "paper"} | dict.fromkeys(LATER_SETTINGS)
         training = content["training"]
@@ -111,6 +110,10 @@ class RunConfig(Section):
         if self.decoder.name == "bayes":  # before others could be named, and with the digests of then
             content["decoder"] = {key: content["decoder"][key] for key in ASSUMED_BY_BAYES}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _elsewhere(self) -> dict[str, Any]:
+        """Return what decides no figure: where things are, and which cells there are."""
+        return {"data_dir": True, "store": True, "cluster": True, "repeats": True, "attack": {"attackers"}}
 
     def described(self) -> dict[str, Any]:
         """Return the configuration for a record; where data, models and machines are is left out."""

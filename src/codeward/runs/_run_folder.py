@@ -13,6 +13,7 @@ from codeward.codes import Code, design, named_code
 from codeward.runs._config import RunConfig, read_config, read_stored
 from codeward.runs._federated_config import FederatedConfig
 from codeward.runs._records import load_record
+from codeward.runs._train_config import TrainConfig
 from codeward.runs._yaml import read_yaml
 
 
@@ -85,10 +86,11 @@ class RunFolder:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration; a `FederatedConfig` where the run was federated."""
+        """The configuration; a `FederatedConfig` of a federated run, a `TrainConfig` of one's own data."""
         content = read_yaml(self.config_file)
-        federated = isinstance(content, dict) and "federated" in content
-        return read_config(read_stored(content), str(self.config_file), FederatedConfig if federated else RunConfig)
+        kinds: dict[str, type[RunConfig]] = {"federated": FederatedConfig, "train": TrainConfig}
+        named = [kind for section, kind in kinds.items() if isinstance(content, dict) and section in content]
+        return read_config(read_stored(content), str(self.config_file), named[0] if named else RunConfig)
 
     @cached_property
     def code(self) -> Code:
@@ -105,10 +107,13 @@ class RunFolder:
     def advice(self) -> str:
         """The command that makes what the folder lacks."""
         try:
-            federated = isinstance(self.config, FederatedConfig)
+            config = self.config
         except InputError:
-            federated = False
-        return f"`codeward {'federate simulate' if federated else 'run'} {self.config_file} -o {self.path}`"
+            config = None
+        if isinstance(config, TrainConfig):
+            return f"`codeward train {config.train.data or 'DATA'} -o {self.path}`, with the same options,"
+        command = "federate simulate" if isinstance(config, FederatedConfig) else "run"
+        return f"`codeward {command} {self.config_file} -o {self.path}`"
 
     def list_records(self) -> list[tuple[int, int]]:
         """Return repeat and number of attackers of every record, in order."""
@@ -118,8 +123,8 @@ class RunFolder:
         """Return repeat and number of attackers of every cell with vote files, in order."""
         return _list_cells(self.path / "votes")
 
-    def open(self, config: RunConfig) -> Code:
-        """Make the folder, or check that it holds this very run; return its code.
+    def open(self, config: RunConfig, found: Code | None = None) -> Code:
+        """Make the folder, or check that it holds this very run; return its code: its own, ``found``, or a new one.
 
         The code is found once and kept, so that a resumed run goes on with the same one. Nothing is written before the
         code is found, so that a mistake leaves no folder; a folder in which no cell was finished is taken over.
@@ -143,7 +148,7 @@ class RunFolder:
                 )
             known = None
             self.code_file.unlink(missing_ok=True)
-        code = self.code if self.code_file.exists() else find_code(config)
+        code = self.code if self.code_file.exists() else found or find_code(config)
         if begun:
             self._compare(code)
         # The code comes last, so that a folder with a code always says whose it is. A run that has grown says so, and

@@ -1,7 +1,6 @@
 """Networks by name, each a function of the image shape and the number of classes."""
 
 import hashlib
-import importlib
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from codeward._errors import InputError
+from codeward._named_code import import_named
 
 Shape = tuple[int, int, int]
 
@@ -318,10 +318,9 @@ def _import_builder(architecture: str) -> Callable[[Shape, int], nn.Module]:
     if not module_name or not function:
         known = ", ".join(ARCHITECTURES)
         raise InputError(f"architecture {architecture!r}: expected one of {known}, or package.module:function")
-    try:
-        build = getattr(importlib.import_module(module_name), function)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"architecture {architecture!r}: {error}") from error
+    build = getattr(import_named(module_name, f"architecture {architecture!r}"), function, None)
+    if build is None:
+        raise InputError(f"architecture {architecture!r}: {module_name} has no {function}")
     if not callable(build):
         raise InputError(f"architecture {architecture!r} is not a function")
     return build  # type: ignore[no-any-return]

@@ -85,6 +85,11 @@ class Ensemble:
         return len(self.keys)
 
     @property
+    def n_classes(self) -> int:
+        """Number of classes c."""
+        return self.settings.n_classes
+
+    @property
     def store(self) -> ModelStore | None:
         """Where the models are kept; None for models in memory only."""
         return self._store

@@ -6,21 +6,21 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 
 from codeward._errors import InputError
 from codeward._files import LARGEST_FILE, read_bytes, read_json, write_atomic, write_text_atomic
 from codeward.training._plan import ModelPlan
 from codeward.training._training_settings import TrainingSettings
+
+if TYPE_CHECKING:
+    import torch
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,10 +72,11 @@ def model_key(
 class ModelStore:
     """A folder of trained sub-models, shared by any number of runs and processes.
 
-    An entry is ``<key>.json`` and the safetensors file it names, whose name carries the hash of its content. The JSON
-    is written last, by an atomic rename: an entry is there whole or not at all, at whatever moment a process is killed,
-    and two processes that write one entry leave a whole one. What is read is compared with its SHA-256 first; an entry
-    that fails is logged, listed in ``corrupted_`` and treated as absent, so that it is trained again and replaced.
+    An entry is ``<key>.json`` and the file it names (safetensors; skops for scikit-learn models), whose name carries
+    the hash of its content. The JSON is written last, by an atomic rename: an entry is there whole or not at all, at
+    whatever moment a process is killed, and two processes that write one entry leave a whole one. What
+    is read is compared with its SHA-256 first; an entry that fails is logged, listed in ``corrupted_`` and treated as
+    absent, so that it is trained again and replaced.
 
     Parameters
     ----------
@@ -98,18 +99,30 @@ class ModelStore:
         self.root = Path(root)
         self.corrupted_: list[str] = []
 
-    def load_weights(self, key: str) -> dict[str, torch.Tensor] | None:
+    def load_weights(self, key: str) -> "dict[str, torch.Tensor] | None":
         """Return the weights under ``key``, verified, or None when there are none to be trusted."""
-        content = self._read(self._folder(key) / f"{key}.json")
+        from safetensors.torch import load as load_tensors
+
+        content = self.load_bytes(key)
         return None if content is None else load_tensors(content)
 
-    def save_weights(self, key: str, weights: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
+    def save_weights(self, key: str, weights: "dict[str, torch.Tensor]", about: dict[str, Any]) -> None:
         """Write weights and what is known about them under ``key``, durably, before returning."""
-        self._write(self._folder(key), key, save_tensors(weights), about)
+        from safetensors.torch import save as save_tensors
+
+        self.save_bytes(key, save_tensors(weights), about, "safetensors")
+
+    def load_bytes(self, key: str) -> bytes | None:
+        """Return the bytes of the model under ``key``, verified, or None when there are none to be trusted."""
+        return self._read(self._folder(key) / f"{key}.json")
+
+    def save_bytes(self, key: str, content: bytes, about: dict[str, Any], suffix: str) -> None:
+        """Write a model of any family, as bytes, and what is known about it under ``key``."""
+        self._write(self._folder(key), key, content, about, suffix)
 
     def holds(self, key: str) -> bool:
         """Tell whether there is a verified model under ``key``."""
-        return self._read(self._folder(key) / f"{key}.json") is not None
+        return self.load_bytes(key) is not None
 
     def load_scores(self, key: str, inputs: str) -> NDArray[np.float32] | None:
         """Return the scores of model ``key`` on the evaluation set of digest ``inputs``, shape (N, c), or None."""
@@ -125,9 +138,11 @@ class ModelStore:
             raise InputError(f"model store: {key!r} is not a key (64 hexadecimal digits)")
         return self.root / key[:2]
 
-    def _write(self, folder: Path, name: str, content: bytes, about: dict[str, Any]) -> None:
+    def _write(
+        self, folder: Path, name: str, content: bytes, about: dict[str, Any], suffix: str = "safetensors"
+    ) -> None:
         digest = hashlib.sha256(content).hexdigest()
-        file = f"{name}.{digest[:16]}.safetensors"
+        file = f"{name}.{digest[:16]}.{suffix}"
         write_atomic(folder / file, lambda out: out.write(content))
         sidecar = {"file": file, "sha256": digest, "bytes": len(content), "about": about}
         write_text_atomic(folder / f"{name}.json", json.dumps(sidecar, indent=1, sort_keys=True) + "\n")
@@ -141,7 +156,7 @@ class ModelStore:
             content = read_bytes(sidecar.parent / Path(entry["file"]).name, min(entry["bytes"], LARGEST_FILE))
             if hashlib.sha256(content).hexdigest() != entry["sha256"]:
                 raise ValueError("content does not match its SHA-256")
-            if needed not in (None, *load_arrays(content)):
+            if entry["file"].endswith(".safetensors") and needed not in (None, *load_arrays(content)):
                 raise ValueError(f"it holds no {needed}")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             _LOG.warning("model store: %s is damaged (%s); it is ignored and will be made again", sidecar, error)

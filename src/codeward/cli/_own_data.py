@@ -1,0 +1,149 @@
+"""``codeward train``: from one's own data to guarded models with a certificate card."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from codeward._errors import InputError, UnmetError
+
+if TYPE_CHECKING:
+    from codeward.certificates import Floor
+    from codeward.runs import Card, TrainConfig
+
+_GUARANTEES = ("detect", "correct", "correct-arbitrary", "track")
+
+
+def train(
+    data: str = typer.Argument(
+        ..., metavar="DATA", help=".csv, .tsv, .jsonl, .parquet, .npz, a folder of images, or a data set's name."
+    ),
+    output: Path = typer.Option(..., "-o", "--output", help="Folder that gets everything."),
+    label: str = typer.Option(None, "--label", metavar="COL", help="Column of the label; guessed if there is one."),
+    user: str = typer.Option(
+        None, "--user", metavar="COL", help="Column of the user; guessed if there is one. none: hash samples."
+    ),
+    text: str = typer.Option(None, "--text", metavar="COL", help="Column to read as text."),
+    schema: Path = typer.Option(None, "--schema", help="Columns, kinds and classes as declared (.json)."),
+    test: Path = typer.Option(None, "--test", help="Samples that figures are taken on."),
+    test_fraction: float = typer.Option(0.2, "--test-fraction", help="Otherwise: held out of every user's samples."),
+    trusted: Path = typer.Option(None, "--trusted", help="Clean samples of your own, of no user."),
+    attackers: int = typer.Option(None, "--attackers", "-k", help="Colluding users to withstand; 2 where possible."),
+    guarantee: str = typer.Option(None, "--guarantee", help="detect, correct, correct-arbitrary or track."),
+    margin: int = typer.Option(None, "--margin", help="Of the code: D absorbs (D-1)/2 wrong votes."),
+    utilization: float = typer.Option(None, "--utilization", help="Least share of the users a sub-model learns from."),
+    weights: Path = typer.Option(None, "--weights", help="CSV user,weight: declared sizes, for the order of columns."),
+    model: str = typer.Option(
+        None, "--model", help="boosting, logistic, text, a network, sklearn.svm.SVC(C=2), file.py:function."
+    ),
+    parts: int = typer.Option(50, "--parts", help="Without users: parts that samples are hashed into."),
+    false_alarms: float = typer.Option(0.05, "--false-alarms", help="Share of clean inputs that may raise an alarm."),
+    fail_under: list[str] = typer.Option(
+        [], "--fail-under", help="k=1:0.80: exit 1 if less than 80% is certified at k = 1; repeatable."
+    ),
+    seed: int = typer.Option(0, "--seed"),
+    force: bool = typer.Option(False, "--force", help="Move a folder with another run aside (to FOLDER.1, ...)."),
+    as_json: bool = typer.Option(False, "--json", help="Print the card and the plan as one JSON object."),
+) -> None:
+    """Train guarded models on your own data; nobody is attacked, nothing is simulated.
+
+    Says first what it will do: users, code and why, model. Ends with a certificate card: accuracy, false alarms, what
+    is guaranteed under which threat model, what that rests on (also card.json and card.html). serve, report, decode,
+    certify, ledger and revoke take the folder. Run it again to go on after an interruption.
+
+    Example: codeward train patients.csv --label risk --user clinic -o runs/clinics
+    """
+    from codeward.certificates import parse_floor
+
+    floors = [parse_floor(floor) for floor in fail_under]
+    if guarantee is not None and guarantee not in _GUARANTEES:
+        raise InputError(f"--guarantee: choose {', '.join(_GUARANTEES)}, got {guarantee!r}")
+    if not 0 < false_alarms < 1:
+        raise InputError(f"--false-alarms: expected a share above 0 and below 1, got {false_alarms}")
+    for name, file in (("--schema", schema), ("--test", test), ("--trusted", trusted), ("--weights", weights)):
+        if file is not None and not file.exists():
+            raise InputError(f"{name}: {file}: no such file")
+    code = {"attackers": attackers, "guarantee": guarantee, "margin": margin, "utilization": utilization}
+    told = {
+        "data": _place(data),
+        "label": label,
+        "user": user,
+        "text": text,
+        "columns": _place(schema),
+        "test": _place(test),
+        "test_fraction": test_fraction,
+        "trusted": _place(trusted),
+        "weights": _place(weights),
+        "model": model,
+        "parts": parts,
+    }
+    config = _check_config(
+        {
+            "dataset": Path(data).name,
+            "code": {key: value for key, value in code.items() if value is not None},
+            "attack": {"attackers": [0]},
+            "decoder": {"false_alarm_rate": false_alarms},
+            "seed": seed,
+            "train": told,
+        }
+    )
+
+    from codeward.estimators import plan_training, train_guarded
+    from codeward.report import write_card
+    from codeward.runs import RunFolder
+
+    plan = plan_training(config)
+    lines = plan.describe()
+    if not as_json:
+        for line in lines:
+            print(f"- {line}", flush=True)
+    folder = RunFolder(output)
+    moved = folder.move_aside() if force else None
+    if moved is not None:
+        print(f"codeward: what was in {output} is now in {moved}", file=sys.stderr)
+    try:
+        cell, card, made = train_guarded(plan, output, progress=not as_json)
+    except KeyboardInterrupt:
+        print("codeward: interrupted; the same command goes on from here", file=sys.stderr)
+        raise typer.Exit(130) from None
+    write_card(card, folder.path / "card.html")
+    work = cell.about["work"]
+    if as_json:
+        print(json.dumps({"folder": str(output), "plan": lines, "trained": work["trained"], "card": card.to_json()}))
+    else:
+        done = f"{work['trained']} of {work['models']} sub-models trained" if made else "already there"
+        print(f"{done}; {output} holds config.yaml, code.json, card.json, card.html, records/, votes/, store/\n")
+        print(card.to_text(80))
+        print(f"next: codeward serve {output}")
+    _check_floors(card, floors)
+
+
+def _place(path: str | Path | None) -> str | None:
+    """Return where something is from anywhere; names of data sets stay as they are."""
+    if path is None:
+        return None
+    return str(Path(path).resolve()) if Path(path).exists() else str(path)
+
+
+def _check_config(content: dict[str, Any]) -> "TrainConfig":
+    from pydantic import ValidationError
+
+    from codeward.runs import TrainConfig
+
+    try:
+        return TrainConfig.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"--{str(first['loc'][-1]).replace('_', '-')}: {first['msg']}") from error
+
+
+def _check_floors(card: "Card", floors: "list[Floor]") -> None:
+    for floor in floors:
+        reached = card.certified_at(floor.n_attackers)
+        if reached < floor.accuracy:
+            raise UnmetError(
+                f"certified accuracy at k = {floor.n_attackers} is {reached:.1%}, --fail-under asks for "
+                f"{floor.accuracy:.1%}"
+            )

@@ -1,0 +1,41 @@
+"""The sub-models of a cell, whatever family they are of."""
+
+from codeward._errors import InputError
+from codeward.data import Schema
+from codeward.estimators._table_models import load_tables
+from codeward.runs import Cell
+from codeward.training import Ensemble, ModelStore, SubModels, TrainingSettings
+
+
+def load_sub_models(cell: Cell) -> SubModels:
+    """Find the models of a cell in its store, by the keys it keeps; what was trained on a GPU votes without one.
+
+    Raises
+    ------
+    InputError
+        When one is missing or damaged: what is served is what the records describe, or nothing.
+
+    Examples
+    --------
+    >>> from codeward.runs import RunFolder
+    >>> load_sub_models(Cell(RunFolder("nowhere"), 0, 0))
+    Traceback (most recent call last):
+    codeward._errors.InputError: nowhere...
+    """
+    family, store = cell.about.get("family") or "networks", ModelStore(cell.store)
+    try:
+        if family == "tables":
+            schema = Schema.from_json(cell.about.get("schema"), f"{cell.folder.path}: {cell.name}")
+            return load_tables(store, cell.keys, cell.class_names or (), schema)
+        if family != "networks":
+            raise InputError(f"{cell.folder.path}: {cell.name}: no family of models is named {str(family)[:40]!r}")
+        return Ensemble.load(store, cell.keys, _read_settings(cell), cell.shape)
+    except InputError as error:
+        raise InputError(f"{error}; {cell.advice} trains what is missing") from error
+
+
+def _read_settings(cell: Cell) -> TrainingSettings:
+    try:
+        return TrainingSettings(**cell.training)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{cell.folder.path}: {cell.name}: not readable as a recipe of training ({error})") from error

@@ -1,0 +1,242 @@
+"""Which model every row of the code is: by a name, an import path or a file, as an object, or what suits the inputs."""
+
+import ast
+import importlib.util
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from codeward._errors import InputError
+from codeward._named_code import import_named
+from codeward.data import InputTable, Schema
+from codeward.estimators._kept_models import dump_model, load_model
+
+if TYPE_CHECKING:
+    from codeward.training import TrainingSettings
+
+#: Models for tables and texts by name.
+NAMES = ("boosting", "logistic", "text")
+
+#: Vectors up to this length are boosted by default, longer ones get a linear model.
+_BOOSTED = 64
+#: Hashed n-grams of a text; different values of a category that are told apart.
+_GRAMS, _VALUES = 2**16, 200
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The sub-models' family, and what one of them is before it is fitted.
+
+    Attributes
+    ----------
+    name : str
+        As a person would say it.
+    family : {"tables", "networks"}
+    estimator : object or None
+        Unfitted scikit-learn classifier of the rows of `InputTable.matrix`; encoders and imputers are inside it, so
+        that every sub-model fits its own.
+    settings : TrainingSettings or None
+        Of networks.
+
+    Examples
+    --------
+    >>> from codeward.data import Column
+    >>> choose_model(None, Schema((Column("age", "numeric"),)), n_classes=2).name
+    'boosting'
+    """
+
+    name: str
+    family: str
+    estimator: Any = None
+    settings: "TrainingSettings | None" = None
+
+
+def choose_model(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
+    """Return the model to fit: what was asked for, or what suits the inputs.
+
+    Only the schema decides, never how much data there are: users could choose the model of all others then.
+
+    Parameters
+    ----------
+    model : str, scikit-learn classifier, callable, TrainingSettings or None
+        ``boosting``, ``logistic``, ``text``; a network of `codeward.training.ARCHITECTURES`; an import path such as
+        ``sklearn.svm.SVC(C=2)``, or ``package.module:function`` or ``file.py:function`` of a function that returns a
+        classifier or a torch module (of ``(shape, n_classes)``, or of nothing). The working folder is on the path.
+    schema : Schema
+    n_classes : int
+
+    Raises
+    ------
+    InputError
+        When there is no such model, or it cannot be kept safely: it is fitted on a few invented rows first.
+    """
+    if type(model).__name__ == "TrainingSettings":
+        return ModelChoice(str(model.architecture), "networks", settings=replace(model, n_classes=n_classes))
+    if schema.kind == "image":
+        return _choose_network(model, schema, n_classes)
+    name = model or _suit(schema)
+    if isinstance(name, str) and name in NAMES:
+        return ModelChoice(name, "tables", _make_named(name, schema))
+    found, told = (_find(name), name) if isinstance(name, str) else (name, "")
+    if callable(found) and not hasattr(found, "fit"):
+        told, found = told or getattr(found, "__name__", "model"), found()
+    if isinstance(found, type) or not (hasattr(found, "fit") and hasattr(found, "predict")):
+        raise InputError(f"model: {told or found!r} is no scikit-learn classifier; choose {', '.join(NAMES)}, or one")
+    estimator = found if hasattr(found, "steps") else _with_encoders(found, schema)
+    choice = ModelChoice(told or type(found).__name__, "tables", estimator)
+    check_keepable(choice, schema)
+    return choice
+
+
+def check_keepable(choice: ModelChoice, schema: Schema) -> None:
+    """Refuse a model that cannot be kept safely, by name, before hours of training: a few invented rows tell."""
+    from sklearn.base import clone
+
+    rng = np.random.default_rng(0)
+    columns = {
+        column.name: rng.normal(size=24) if column.kind == "numeric" else np.array(["a b", "c d", "e"] * 8, object)
+        for column in schema.columns
+    }
+    rows = rng.normal(size=(24, *schema.columns[0].shape)) if schema.kind == "features" else InputTable(columns)
+    try:
+        fitted = clone(choice.estimator).fit(as_matrix(rows, schema), np.array(["no", "yes"] * 12))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"model: {choice.name} does not fit such inputs ({' '.join(str(error).split())[:120]})"
+        ) from error
+    load_model(dump_model(fitted))
+
+
+def as_matrix(inputs: Any, schema: Schema) -> Any:
+    """Return inputs as the rows a scikit-learn model of the engine gets; a missing text is an empty one."""
+    if not isinstance(inputs, InputTable):
+        return np.asarray(inputs, dtype=np.float64).reshape(len(inputs), -1)
+    texts = [column.name for column in schema.columns if column.kind == "text"]
+    if not texts:
+        return inputs.matrix()
+    filled = {name: np.where(inputs.columns[name] == None, "", inputs.columns[name]) for name in texts}  # noqa: E711
+    return InputTable(dict(inputs.columns) | filled).matrix()
+
+
+def _suit(schema: Schema) -> str:
+    if any(column.kind == "text" for column in schema.columns):
+        return "text"
+    if schema.kind == "features" and schema.columns[0].shape[0] > _BOOSTED:
+        return "logistic"
+    return "boosting"
+
+
+def _make_named(name: str, schema: Schema) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    if name == "text" and not any(column.kind == "text" for column in schema.columns):
+        raise InputError("model: text, but no column is text; name it with --text COL")
+    if name in ("text", "logistic"):
+        return _with_encoders(LogisticRegression(max_iter=2000), schema)
+    return _with_encoders(HistGradientBoostingClassifier(min_samples_leaf=5, max_leaf_nodes=15), schema, ordinal=True)
+
+
+def _with_encoders(estimator: Any, schema: Schema, ordinal: bool = False) -> Any:
+    """Return a pipeline from raw values to the classifier; fitted a row at a time, it crosses no sub-models."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+    if schema.kind == "features":
+        places: list[int] = list(range(schema.columns[0].shape[0]))
+        kinds = ["numeric"] * len(places)
+    else:
+        kinds = [column.kind for column in schema.columns]
+        places = list(range(len(kinds)))
+    if ordinal:
+        # Trees take missing values as they are; the scaler does nothing but turn objects into numbers.
+        numbers: Any = StandardScaler(with_mean=False, with_std=False)
+        missing = {"unknown_value": np.nan, "encoded_missing_value": np.nan}
+        categories: Any = OrdinalEncoder(handle_unknown="use_encoded_value", max_categories=_VALUES, **missing)
+    else:
+        numbers = make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler())
+        categories = OneHotEncoder(handle_unknown="ignore", max_categories=_VALUES)
+    steps: list[tuple[str, Any, Any]] = []
+    for title, kind, encoder in (("numbers", "numeric", numbers), ("categories", "categorical", categories)):
+        own = [place for place in places if kinds[place] == kind]
+        if own:
+            steps.append((title, encoder, own))
+    for place in places:
+        if kinds[place] == "text":
+            grams = HashingVectorizer(ngram_range=(1, 2), n_features=_GRAMS, alternate_sign=False)
+            steps.append((f"text{place}", grams, place))
+    return make_pipeline(ColumnTransformer(steps), estimator)
+
+
+def _choose_network(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
+    from codeward.training import ARCHITECTURES, PRESETS
+
+    _, height, width = schema.columns[0].shape
+    base = PRESETS["digits" if min(height, width) <= 12 else "mnist"]
+    # Constants, not measured: a mean over all users' pixels would let one user touch every model.
+    base = replace(base, n_classes=n_classes, mean=(0.5,), std=(0.25,))
+    if model is None:
+        return ModelChoice(base.architecture, "networks", settings=base)
+    if callable(model):
+        return ModelChoice(getattr(model, "__name__", "network"), "networks", settings=_name_factory(model, base))
+    if not isinstance(model, str):
+        raise InputError(f"model: images need a network, got {type(model).__name__}; choose {', '.join(ARCHITECTURES)}")
+    if model not in ARCHITECTURES:
+        name, factory = model, _find(model)
+        return ModelChoice(name, "networks", settings=_name_factory(factory, base))
+    return ModelChoice(model, "networks", settings=replace(base, architecture=model))
+
+
+def _name_factory(factory: Any, base: "TrainingSettings") -> "TrainingSettings":
+    """Make a function known by a name that training and serving find again."""
+    module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
+    if (
+        not callable(factory)
+        or not module
+        or "<" in name
+        or getattr(sys.modules.get(module), name, None) is not factory
+    ):
+        raise InputError("model: a network is made by a function of (shape, n_classes) in a module or a .py file")
+    file = getattr(sys.modules[module], "__file__", None)
+    path = module if _is_on_path(module) or file is None else str(Path(file).resolve())
+    return replace(base, architecture=f"{path}:{name}")
+
+
+def _is_on_path(module: str) -> bool:
+    try:
+        return module != "__main__" and importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _find(path: str) -> Any:
+    """Return what an import path or ``file.py:name`` stands for; a class is called with the literals behind it."""
+    arguments: dict[str, Any] = {}
+    called = path.endswith(")")
+    if called:
+        try:
+            call = ast.parse(path, mode="eval").body
+            if not isinstance(call, ast.Call) or call.args:
+                raise ValueError("no call with names")
+            arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+            path = ast.unparse(call.func)
+        except (SyntaxError, ValueError) as error:
+            raise InputError(f"model {path!r}: expected package.Class(name=value, ...)") from error
+    module, name = path.partition(":")[::2] if ":" in path else path.rpartition(".")[::2]
+    if not module or not name:
+        raise InputError(
+            f"model {path!r}: choose {', '.join(NAMES)}, or give package.Class, package.module:function, "
+            "file.py:function"
+        )
+    found = getattr(import_named(module), name, None)
+    if found is None:
+        raise InputError(f"model {path!r}: {module} has no {name}")
+    return found(**arguments) if isinstance(found, type) or called else found

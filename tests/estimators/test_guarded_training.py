@@ -1,0 +1,248 @@
+"""From one's own table to a folder: isolation to the byte, names kept, what is promised and what is not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from codeward._errors import InputError, UnmetError
+from codeward.data import Column, Schema
+from codeward.estimators import choose_code, choose_model, load_sub_models, plan_training, train_guarded
+from codeward.runs import Card, Cell, RunFolder, TrainConfig
+from codeward.training import ModelStore
+
+CLINICS = [f"clinic-{number:02}" for number in range(1, 8)]
+
+
+def make_rows(rng, users=CLINICS, each=40):
+    columns = {"age": [], "smoker": [], "risk": [], "clinic": []}
+    for user in users:
+        age, smoker = rng.normal(size=each), rng.choice(["yes", "no", None], each)
+        columns["age"] += [None if rng.random() < 0.05 else float(value) for value in age]
+        columns["smoker"] += smoker.tolist()
+        columns["risk"] += np.where(age + (smoker == "yes") > 0.5, "high", "low").tolist()
+        columns["clinic"] += [user] * each
+    return columns
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return make_rows(np.random.default_rng(5))
+
+
+def make_config(**changes):
+    told = {"model": "logistic", "label": "risk", "user": "clinic"} | changes.pop("train", {})
+    return TrainConfig(dataset="clinics", attack={"attackers": [0]}, train=told, **changes)
+
+
+@pytest.fixture(scope="module")
+def trained(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clinics")
+    plan = plan_training(make_config(), rows)
+    return plan, *train_guarded(plan, folder)
+
+
+def list_models(folder):
+    """Return the users of every kept model and its bytes."""
+    cell = Cell(RunFolder(folder), 0, 0)
+    store = ModelStore(cell.store)
+    return {
+        tuple(np.flatnonzero(row)): store.load_bytes(key) for row, key in zip(cell.code.matrix, cell.keys, strict=True)
+    }
+
+
+def test_a_folder_has_names_models_and_a_card(trained):
+    plan, cell, card, made = trained
+    assert made
+    assert cell.code.users == tuple(CLINICS)
+    assert cell.class_names == ("high", "low")
+    assert card == Card.load(cell.folder.card_file)
+    assert card.accuracy["count"] / card.accuracy["of"] > 0.8
+    assert card.certified_at(1) > 0.5
+    assert "users' own" in card.assumed["validation"]
+    assert not any(said.property == "undo" for said in card.guarantees)
+    models = load_sub_models(cell)
+    np.testing.assert_array_equal(models.votes(plan.roles.clean.inputs), cell.clean.votes)
+    assert models.scores(plan.roles.clean.inputs).shape == (*cell.clean.votes.shape, 2)
+
+
+def test_a_second_call_makes_nothing(trained, rows):
+    _plan, cell, card, _ = trained
+    again, same, made = train_guarded(plan_training(make_config(), rows), cell.folder.path)
+    assert not made
+    assert same == card
+    assert again.keys == cell.keys
+
+
+def test_lost_models_come_back_as_they_were(trained, rows, tmp_path):
+    first = list_models(trained[1].folder.path)
+    cell, _, _ = train_guarded(plan_training(make_config(), rows), tmp_path)
+    assert cell.keys == trained[1].keys
+    assert list_models(tmp_path) == first
+
+
+STRANGE = [
+    lambda column, values: values,
+    lambda column, values: ["poison"] * len(values) if column != "clinic" else values,  # words for numbers, a new class
+    lambda column, values: [f"{column} {place}" for place in range(len(values))] if column == "smoker" else values,
+    lambda column, values: ["1e300" if column == "age" else value for value in values],
+    lambda column, values: [None if column in ("age", "smoker") else value for value in values],
+]
+
+
+@pytest.mark.parametrize("strange", STRANGE[1:])
+def test_models_of_other_rows_keep_their_bytes_whatever_a_user_hands_in(rows, trained, tmp_path, strange):
+    mine = np.array(rows["clinic"]) == CLINICS[3]
+    attacked = {}
+    for name, values in rows.items():
+        own = strange(name, [value for value, own in zip(values, mine, strict=True) if own])
+        given = iter(own)
+        attacked[name] = [next(given) if own else value for value, own in zip(values, mine, strict=True)]
+    # Also another amount and another order.
+    attacked = {name: values[::-1] + values[-3:] for name, values in attacked.items()}
+    attacked["clinic"][-3:] = [CLINICS[3]] * 3
+    plan = plan_training(make_config(), attacked)
+    train_guarded(plan, tmp_path)
+    assert plan.choice.code == trained[0].choice.code
+    before, after = list_models(trained[1].folder.path), list_models(tmp_path)
+    untouched = [users for users in before if 3 not in users]
+    assert len(untouched) >= 3
+    for users in before:
+        assert (before[users] == after[users]) == (3 not in users)
+
+
+def test_trusted_samples_fix_columns_classes_and_the_decoder(rows):
+    rng = np.random.default_rng(6)
+    trusted = {name: values for name, values in make_rows(rng, ["nobody"], 120).items() if name != "clinic"}
+    plan = plan_training(make_config(), rows, trusted)
+    assert plan.roles.trusted
+    assert plan.data.schema.origin == "trusted"
+    assert plan.data.schema.classes == ("high", "low")
+    assert "measured on trusted samples" in " ".join(plan.choice.reasons)
+    assert sum(own.size for own in plan.roles.training) == len(plan.data)  # nothing of theirs is held out
+    invented = {**rows, "risk": ["other", *rows["risk"][1:]]}
+    with pytest.raises(InputError, match=r"column 'risk'.*'other' is not declared"):
+        plan_training(make_config(), invented, trusted)
+
+
+def test_what_few_users_could_move_is_said_and_nothing_is_certified(rows, tmp_path):
+    torn = dict(rows)
+    four = np.isin(rows["clinic"], CLINICS[:3])
+    torn["age"] = ["old" if mine else value for value, mine in zip(rows["age"], four, strict=True)]
+    plan = plan_training(make_config(), torn)  # four voices against three
+    assert plan.data.firm == 0
+    _, card, _ = train_guarded(plan, tmp_path)
+    assert card.warnings
+    assert card.certified == ()
+    declared = Schema((Column("age", "numeric"), Column("smoker", "categorical")), "risk", "clinic", ("high", "low"))
+    assert not plan_training(make_config(), torn, schema=declared).movable
+
+
+def test_the_plan_says_what_it_does(rows):
+    lines = plan_training(make_config(), rows).describe()
+    assert "280 samples, 2 classes, 7 users: 40 to 40 samples each, median 40" in lines
+    assert any("name 2 of 7 users" in line for line in lines)
+    giant = {name: values + values[:1] * 400 for name, values in rows.items()}
+    assert any("clinic-01 has 65% of all samples" in line for line in plan_training(make_config(), giant).describe())
+
+
+def test_without_users_samples_are_hashed_and_it_says_so(rows, tmp_path):
+    samples = {name: values for name, values in rows.items() if name != "clinic"}
+    plan = plan_training(make_config(train={"user": "none", "parts": 5}), samples)
+    assert any("against k poisoned samples" in line for line in plan.describe())
+    cell, card, _ = train_guarded(plan, tmp_path)
+    assert cell.code.users == tuple(f"part-{number}" for number in range(5))
+    assert card.certified_at(1) > 0.5
+
+
+def test_codes_follow_what_is_asked_for():
+    names = tuple("abcdefghi")
+    assert (choose_code(names).guarantee, choose_code(names).n_attackers) == ("track", 2)
+    assert choose_code(names, 1, "detect").guarantee == "detect"
+    assert choose_code(("a", "b", "c")).n_attackers == 1
+    with pytest.raises(InputError, match="at least two are needed"):
+        choose_code(("a",))
+    with pytest.raises(InputError, match="expected 1 to 2 of 3 users"):
+        choose_code(("a", "b", "c"), 3)
+    with pytest.raises(UnmetError, match=r"no code was found for 3 users .* ask for less"):
+        choose_code(("a", "b", "c"), 2, "correct-arbitrary")
+
+
+def test_weights_are_declared_not_counted(rows, tmp_path):
+    file = tmp_path / "weights.csv"
+    file.write_text("user,weight\n" + "".join(f"{name},{place + 1}\n" for place, name in enumerate(CLINICS)))
+    plan = plan_training(make_config(train={"weights": str(file)}), rows)
+    assert plan.choice.code.users == tuple(CLINICS)
+    file.write_text("user,weight\nclinic-01,3\n")
+    with pytest.raises(InputError, match="no weight for user 'clinic-02'"):
+        plan_training(make_config(train={"weights": str(file)}), rows)
+
+
+TABLE = Schema((Column("age", "numeric"), Column("city", "categorical")))
+
+
+class Own:
+    """A classifier of somebody's own."""
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, X):
+        return np.repeat(self.classes_[:1], len(X))
+
+    def get_params(self, deep=True):
+        return {}
+
+    def set_params(self, **_):
+        return self
+
+
+def test_a_model_that_cannot_be_kept_is_refused_by_name_before_training():
+    with pytest.raises(InputError, match=r"Own cannot be kept safely"):
+        choose_model(Own(), TABLE, 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sklearn.ensemble.RandomForestClassifier(n_estimators=3)", "sklearn.tree.DecisionTreeClassifier", "boosting"],
+)
+def test_models_by_import_path_are_kept(name):
+    assert choose_model(name, TABLE, 2).family == "tables"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("nothing", "choose boosting"), ("no.such.Thing", "cannot be imported"), ("sklearn.svm.NoSVC", "has no NoSVC"),
+     ("sklearn.svm.SVC(1)", "expected package.Class"), ("json:loads", "loads"), ("text", "no column is text")],
+)  # fmt: skip
+def test_a_model_that_is_none_is_told(name, told):
+    with pytest.raises((InputError, TypeError), match=told):
+        choose_model(name, TABLE, 2)
+
+
+def test_a_file_in_the_working_folder_makes_a_model(tmp_path, monkeypatch):
+    (tmp_path / "own_models.py").write_text(
+        "from sklearn.naive_bayes import GaussianNB\ndef small():\n    return GaussianNB()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    features = Schema((Column("features", "numeric", shape=(3,)),))
+    assert choose_model("own_models.py:small", features, 2).family == "tables"
+    assert choose_model("own_models:small", features, 2).name == "own_models:small"
+
+
+def test_texts_are_read_by_hashed_words(tmp_path):
+    rng = np.random.default_rng(0)
+    words = {"spam": ["win", "cash", "prize", "now"], "ham": ["see", "you", "at", "noon"]}
+    labels = rng.choice(list(words), 150)
+    data = {
+        "mail": [" ".join(rng.permutation([*words[label], "the", "a"])) for label in labels],
+        "label": labels.tolist(),
+        "user": [f"u{place % 6}" for place in range(150)],
+    }
+    config = TrainConfig(dataset="mails", attack={"attackers": [0]})
+    plan = plan_training(config, data)
+    assert (plan.data.schema.kind, plan.model.name) == ("text", "text")
+    _, card, _ = train_guarded(plan, tmp_path)
+    assert card.accuracy["count"] == card.accuracy["of"]
+    assert json.loads((tmp_path / "card.json").read_text())["facts"]["model"] == "text"
