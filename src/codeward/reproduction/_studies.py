@@ -148,7 +148,8 @@ def plan_study(
                 raise InputError(f"--{kind} {name}: {study} has {', '.join(known)}")
         runs = {path: run for path, run in runs.items() if not wanted or path.split("/")[place] in wanted}
     common: dict[str, Any] = {"dataset": dataset, "repeats": repeats or STUDIES[study].repeats, "seed": seed}
-    common |= {"training": {"recipe": recipe}, "decoder": {"name": "bayes"}}
+    decoder = "bayes" if recipe == "paper" else "calibrated"
+    common |= {"training": {"recipe": recipe}, "decoder": {"name": decoder}}
     if smoke:
         common |= {**_SMOKE, "training": {**_SMOKE["training"], "recipe": recipe}}
         runs = {path: run for path, run in runs.items() if _is_smoke(path)}
