@@ -130,6 +130,24 @@ def test_plurality_certificates_are_those_of_deep_partition_aggregation(folder, 
     assert (folder / "plot.svg").stat().st_size > 1000
 
 
+def test_run_off_certificates_of_counts_are_never_above_those_of_scores(folder, pair):
+    """A partition is certified from counts, exactly; a code with shared parts from every model's order of classes."""
+    for name in ("partition", "shifted-hash"):
+        study = SampleStudy(folder / "samples", "digits", 6, name)
+        vote_samples(study, pair, replace(QUICK, epochs=40))
+        record = certify_samples(study, ["plurality", "runoff"])
+        assert record["certified"]["runoff"][0] > 0
+        _, labels, counts = study.load_votes()
+        right = RunOffDecoder(study.code, 10).predict(counts) == labels
+        assert record["certified"]["runoff"][0] == right.sum()
+        if name == "shifted-hash":
+            scores = study.load_orders()
+            assert np.array_equal(RunOffDecoder(study.code, 10).predict(scores) == labels, right)
+            study.orders_file.unlink()
+            with pytest.raises(InputError, match="vote anew"):
+                study.load_orders()
+
+
 def test_votes_of_another_study_are_refused(folder, pair):
     study = SampleStudy(folder / "samples", "digits", 3, "partition")
     vote_samples(study, pair, QUICK)

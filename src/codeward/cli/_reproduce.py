@@ -29,7 +29,7 @@ def reproduce(
     recipe: str = typer.Option("paper", metavar="paper|modern", help="How models are trained; modern: beside it."),
     attackers: list[int] = typer.Option([], "--attackers", min=0, help="Only cells with this many; several times."),
     parts: str = typer.Option(None, "--parts", help="samples: numbers of parts, such as 50,250,1000."),
-    decoders: str = typer.Option("plurality", "--decoders", help="samples: plurality, consensus."),
+    decoders: str = typer.Option("plurality,runoff", "--decoders", help="samples: plurality, runoff, consensus."),
     seed: int = typer.Option(0, "--seed", min=0, help="samples: seed of the models and of random codes."),
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),

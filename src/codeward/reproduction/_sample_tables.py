@@ -20,7 +20,7 @@ from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, list_
 from codeward.reproduction._studies import PAPER_DATASETS
 
 #: Decoders of a study, in words.
-SAMPLE_DECODERS = {"plurality": "plurality", "consensus": "consensus"}
+SAMPLE_DECODERS = {"plurality": "plurality", "runoff": "run-off", "consensus": "consensus"}
 #: Numbers of samples that the table shows, by data set; others get fractions of the parts.
 SHOWN: dict[str, tuple[int, ...]] = {
     "cifar10": (5, 10, 15, 20, 40, 50, 60, 100, 200, 300),
@@ -41,20 +41,23 @@ def certify_samples(study: SampleStudy, decoders: Sequence[str], progress: Progr
     bar, record = progress or silent(), study.load_record()
     missing = [name for name in decoders if name not in record["certified"]]
     if missing:
-        votes, labels, _ = study.load_votes()
+        votes, labels, counts = study.load_votes()
         record["single_model"] = {"count": int((votes == labels[:, None]).sum()), "of": int(votes.size)}
         n_classes = int(record["classes"])
         for name in missing:
             bar.advance(0, f"{study.name}, {SAMPLE_DECODERS[name]}")
             if name == "plurality":
                 found = PluralityDecoder(study.code, n_classes).predict(votes)
-                single = study.code.n_models == study.code.n_users == int(study.code.matrix.sum())
                 radius = (
                     certify_dpa(votes, n_classes)
-                    if single
+                    if study.feeds_one
                     else certify_finite_aggregation(votes, study.code, n_classes)
                 )
                 record["certified"][name] = count_certified(found == labels, radius)
+            elif name == "runoff":
+                given = counts if study.feeds_one else study.load_orders()
+                held = certify(given, study.code, decoder="runoff", n_classes=n_classes, method="bound")
+                record["certified"][name] = count_certified(held.labels == labels, held.radius)
             else:
                 record["certified"][name] = _certify_consensus(study, votes, labels, n_classes)
             bar.advance()

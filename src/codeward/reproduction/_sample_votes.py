@@ -109,6 +109,23 @@ class SampleStudy:
         raise InputError(f"--codes {self.code_name}: expected some of {', '.join(SAMPLE_CODES)}")
 
     @property
+    def feeds_one(self) -> bool:
+        """Whether every part feeds one model, so that counts say all that a run-off's certificate needs."""
+        return bool((self.code.matrix.sum(axis=0) == 1).all())
+
+    @property
+    def orders_file(self) -> Path:
+        """Classes in every model's order, best first; written where a part feeds several models."""
+        return self.folder / f"{self.name}-orders.npz"
+
+    def load_orders(self) -> NDArray[np.float32]:
+        """Return scores (N, m, c) that order classes as every model does."""
+        if not self.orders_file.is_file():
+            raise InputError(f"{self.orders_file}: not there; a run-off over such a code needs it, so vote anew")
+        orders = read_npz(self.orders_file, ("orders",), limit=1 << 30, kinds="u")["orders"]
+        return -np.argsort(orders, axis=2).astype(np.float32)
+
+    @property
     def is_voted(self) -> bool:
         """Whether the votes are there, whole."""
         return self.record_file.is_file() and self.votes_file.is_file()
@@ -202,8 +219,7 @@ def vote_samples(
         scores[:, [block.index(model) for model in trained[number]]] = np.where(np.isnan(known), -np.inf, known)
         counts = RunOffCounts.count(scores, joint=True)
         kept = {"votes": scores.argmax(axis=2).T.astype(np.uint8), "joint": fold_counts(counts, len(plans))}
-        if study.code.row_weight > 1 or study.code_name == "boosted":
-            # Counts are not enough where a part feeds several models.
+        if not study.feeds_one:
             kept["orders"] = np.argsort(-scores, axis=2, kind="stable").astype(np.uint8)
         write_atomic(_block_file(scratch, block), lambda out: np.savez_compressed(out, **kept))
 
@@ -222,7 +238,7 @@ def vote_samples(
     arrays = {"votes": np.concatenate([one["votes"] for one in found]) - labels, "labels": labels, "joint": joint}
     if "orders" in found[0]:
         orders = np.concatenate([one["orders"] for one in found], axis=1)
-        write_atomic(study.folder / f"{study.name}-orders.npz", lambda out: np.savez_compressed(out, orders=orders))
+        write_atomic(study.orders_file, lambda out: np.savez_compressed(out, orders=orders))
     data = pack_arrays(arrays)
     write_atomic(study.votes_file, lambda out: out.write(data))
     device = devices.pop() if devices else "cpu"
