@@ -37,7 +37,14 @@ def measure_cell(n_attackers: int, n_users: int, utilization: Fraction, time_lim
         return {}
     paper = duplicated_code(n_users, n_attackers, row_weight)
     ours = design(
-        n_users, n_attackers, row_weight, guarantee="correct", time_limit=time_limit, seed=seed, reproducible=True
+        n_users,
+        n_attackers,
+        row_weight,
+        guarantee="correct",
+        margin=1,
+        time_limit=time_limit,
+        seed=seed,
+        reproducible=True,
     )
     return {
         "k": n_attackers,

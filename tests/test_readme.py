@@ -23,8 +23,8 @@ def after():
 
 def test_the_code_is_as_the_comments_say(after):
     found, code = after["found"], after["code"]
-    assert (code.n_models, found.models_lower_bound) == (15, 11)
-    assert after["codeward"].inspect(code).margin == (5, 3, 1)
+    assert (code.n_models, found.models_lower_bound) == (13, 11)
+    assert after["codeward"].inspect(code).margin == (5, 3, 2)
 
 
 def test_labels_are_recovered_and_attackers_named(after):
@@ -32,7 +32,7 @@ def test_labels_are_recovered_and_attackers_named(after):
     assert (verdict.labels == labels[500:]).mean() == 1.0
     assert verdict.suspects[0] == (4, 7)
     assert verdict.attack_probability[0] > 0.999
-    assert round(float((after["radius"] >= 2).mean()), 3) == 0.944
+    assert round(float((after["radius"] >= 2).mean()), 3) == 0.97
 
 
 def test_the_estimator_answers(after):

@@ -11,10 +11,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward._errors import InputError, UnmetError
-from codeward.codes import _coverings, _stages, inspect
+from codeward.codes import Design, _coverings, _stages, inspect
 from codeward.codes._constructions import duplicated_code
-from codeward.codes._designer import assign_columns, design, sample_utilization
-from codeward.codes._guarantees import GUARANTEES, make_request, meets, models_lower_bound, tracks_groups
+from codeward.codes._designer import MARGIN
+from codeward.codes._designer import design as design_code
+from codeward.codes._guarantees import (
+    GUARANTEES,
+    assign_columns,
+    make_request,
+    meets,
+    models_lower_bound,
+    sample_utilization,
+    tracks_groups,
+)
+
+
+def design(*numbers: Any, **asked: Any) -> Design:
+    """Ask for the bare property where a test says nothing of a margin."""
+    return design_code(*numbers, **{"margin": 1, **asked})
+
+
+def test_a_margin_of_three_and_a_third_of_the_users_are_what_one_gets() -> None:
+    found = design_code(9, 1, time_limit=1)
+    assert (found.margin, found.row_weight) == (MARGIN, 3) == (3, 3)
+    assert margins_slowly(found.code.matrix, 1)["correct"] >= 3
+    # As many users as are left where the attackers take most of them.
+    assert design_code(4, 3, time_limit=1).row_weight == 1
+
+
+def test_what_the_margin_costs_is_said_where_too_few_models_are_allowed() -> None:
+    for share in ({"row_weight": 4}, {}):
+        with pytest.raises(UnmetError, match="margin 1 needs at least"):
+            design_code(10, 2, max_models=5, time_limit=1, **share)
 
 
 def margins_slowly(matrix: np.ndarray, k: int) -> dict[str, int]:
@@ -258,7 +286,6 @@ def test_most_models_alone_gives_the_largest_row_weight() -> None:
         ({"n_users": 8, "n_attackers": 2, "row_weight": 5, "guarantee": "correct-arbitrary"}, "2k"),
         ({"n_users": 10, "n_attackers": 2, "row_weight": 7, "max_models": 16, "time_limit": 1}, "17"),
         ({"n_users": 10, "n_attackers": 2, "max_models": 3, "time_limit": 1}, "row weight 1"),
-        ({"n_users": 10, "n_attackers": 2}, "give a row weight"),
         ({"n_users": 10, "n_attackers": 2, "row_weight": 3, "utilization": 0.3}, "not both"),
         ({"n_users": 10, "n_attackers": 2, "utilization": 1.5}, "utilization"),
         ({"n_users": 10, "n_attackers": 0, "row_weight": 3}, "attackers"),

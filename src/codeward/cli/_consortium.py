@@ -118,6 +118,7 @@ def _read_code(
                 row_weight,
                 utilization,
                 guarantee,
+                margin=1,
                 time_limit=limit,
                 seed=seed,
                 progress=progress,

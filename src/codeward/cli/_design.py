@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 #: Larger files of weights are refused: a million users fit.
 MAX_WEIGHTS_BYTES = 16 * 2**20
-#: Margin under which errors of single models are likely to cost the guarantee.
-SPARE = 3
 
 
 def design(
@@ -24,16 +22,16 @@ def design(
     attackers: int = typer.Option(..., "--attackers", "-k", help="Largest number of colluding users k."),
     row_weight: int = typer.Option(None, "--row-weight", "-r", help="Users that every model learns from, at least."),
     utilization: float = typer.Option(
-        None, "--utilization", "-u", help="The same as a share of the users (of the samples, with --weights)."
+        None, "--utilization", "-u", help="The same as a share of the users (of samples, with --weights); else 1/3."
     ),
     guarantee: str = typer.Option(
         "correct", "--guarantee", "-g", help="detect, correct, correct-arbitrary or track (see below)."
     ),
     margin: int = typer.Option(
-        1,
+        3,
         "--margin",
         "-d",
-        help="By how many models the guarantee holds: 3 where models are good, 5 on hard tasks.",
+        help="By how many models the guarantee holds: 3 absorbs a wrong vote, 5 two (hard tasks), 1 none.",
     ),
     max_models: int = typer.Option(
         None, "--max-models", "-m", help="Most sub-models; alone, it asks for the largest row weight that fits."
@@ -61,7 +59,7 @@ def design(
     correct-arbitrary: the same when hit models may say anything. track: the attackers are named as well (with --groups
     and very many users, the groups of users that hold them). A design that misses its guarantee exits 1.
 
-    Example: codeward design --users 13 --attackers 2 --row-weight 9 -o code.csv
+    Example: codeward design --users 12 --attackers 2 --guarantee track -o code.json
 
     Example: codeward design --users 40 --attackers 2 --max-models 12 --curve trade-off.svg
     """
@@ -123,14 +121,25 @@ def design(
         print(f"the poorest model learns from {found.utilization:.1%} of the samples")
     if found.note:
         print(found.note)
-    if found.margin < SPARE and found.guarantee in ("correct", "track"):
-        print(
-            f"margin {found.margin} is for models that hardly err; as a rule the paper's decoder keeps the guarantee "
-            f"from --margin {SPARE} on where models are good and 5 on hard tasks (docs/certificates.md)"
-        )
+    print(_describe_margin(found.guarantee, found.margin))
+    if all(given is None for given in (row_weight, utilization, max_models)):
+        print(f"every model learns from at least {found.row_weight} of {users} users (--utilization asks for others)")
     for path in (output, curve):
         if path is not None:
             print(f"written to {path}")
+
+
+def _describe_margin(guarantee: str, margin: int) -> str:
+    """Say in one sentence what a margin absorbs."""
+    if guarantee == "detect":
+        return f"margin {margin}: at least {margin} model{'s stay' if margin > 1 else ' stays'} clean, whoever attacks"
+    errors = (margin - 1) // 2
+    if not errors:
+        return f"margin {margin} absorbs no wrong vote: it is for models that never err (--margin 3 absorbs one)"
+    votes = "one wrong vote" if errors == 1 else f"{errors} wrong votes"
+    return (
+        f"margin {margin} absorbs {votes} beside the attack: a model that errs, or a trigger that fails in one it hit"
+    )
 
 
 def _add_verified(inspection: "Inspection", found: "Design") -> "Inspection":

@@ -1,7 +1,4 @@
-"""Users of unlike size: which user gets which column, so that the poorest model has as many samples as possible.
-
-The designer: the verified code with fewest models that it finds, and how far from the least possible it is.
-"""
+"""The designer: the verified code with fewest models that it finds, and how far from the least possible it is."""
 
 import time
 from collections.abc import Callable
@@ -14,76 +11,28 @@ from numpy.typing import ArrayLike, NDArray
 from codeward._errors import InputError, UnmetError
 from codeward._progress import Progress, silent
 from codeward.codes._code import Code
-from codeward.codes._guarantees import Request, check_request, make_request, meets, tracks_groups
+from codeward.codes._guarantees import (
+    Request,
+    assign_columns,
+    bound_models,
+    check_request,
+    check_weights,
+    make_request,
+    meets,
+    sample_utilization,
+    tracks_groups,
+)
 from codeward.codes._incumbent import Incumbent
 from codeward.codes._patterns import count_attacker_sets, distinct_columns
-
-#: Improving swaps made at most; each looks at all pairs of columns.
-MAX_SWAPS = 500
-
-
-def check_weights(weights: ArrayLike | None, n_users: int) -> NDArray[np.float64] | None:
-    """Validate the users' sizes: n positive, finite numbers."""
-    if weights is None:
-        return None
-    try:
-        sizes = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError("design: weights must be numbers, one for each user") from error
-    if sizes.shape != (n_users,):
-        raise InputError(f"design: {sizes.size} weights for {n_users} users; give one for each user")
-    if not np.isfinite(sizes).all() or (sizes <= 0).any():
-        place = int(np.flatnonzero(~(np.isfinite(sizes) & (sizes > 0)))[0])
-        raise InputError(f"design: the weight of user {place} is {sizes[place]}; weights must be positive and finite")
-    return sizes
-
-
-def sample_utilization(matrix: NDArray[np.bool_], weights: NDArray[np.float64]) -> float:
-    """Share of all samples that the poorest model learns from."""
-    return float((matrix @ weights).min() / weights.sum())
-
-
-def assign_columns(matrix: NDArray[np.bool_], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-    r"""Permute the columns so that :math:`\min_i \sum_j H_{ij} w_j` is as large as a local search makes it.
-
-    Guarantees do not depend on the order of columns. The largest users start with the fullest columns; then the swap
-    that most raises the poorest row is made (ties: the lowest pair of users) until none raises it.
-    """
-    n_users = matrix.shape[1]
-    by_weight = np.argsort(-weights, kind="stable")
-    by_ones = np.argsort(-matrix.sum(axis=0), kind="stable")
-    order = np.empty(n_users, dtype=np.int64)
-    order[by_weight] = by_ones
-    columns = matrix[:, order].astype(np.float64)
-    for _ in range(MAX_SWAPS):
-        loads = columns @ weights
-        poorest = int(np.argmin(loads))
-        # Only a swap that moves weight into the poorest row can help.
-        absent = np.flatnonzero(columns[poorest] == 0)
-        present = np.flatnonzero(columns[poorest] == 1)
-        best = float(loads[poorest]) + 1e-12
-        chosen: tuple[int, int] | None = None
-        for user in absent:
-            others = present[weights[present] < weights[user]]
-            if not others.size:
-                continue
-            # Exchange columns of `user` and each other: loads + (H_other - H_user)(w_user - w_other)
-            gain = (columns[:, others] - columns[:, [user]]) * (weights[user] - weights[others])
-            least = (loads[:, None] + gain).min(axis=0)
-            place = int(np.argmax(least))
-            if least[place] > best:
-                best, chosen = float(least[place]), (int(user), int(others[place]))
-        if chosen is None:
-            break
-        columns[:, list(chosen)] = columns[:, [chosen[1], chosen[0]]]
-    assigned: NDArray[np.bool_] = columns.astype(bool)
-    return assigned
-
 
 #: Finds a code for a request in so many seconds, or until it has so few models.
 Search = Callable[..., Incumbent]
 #: Row weights tried at most for a utilization that counts samples.
 WEIGHT_TRIES = 4
+#: Margin of a design that asks for none: one wrong vote is absorbed. Runs and the estimator use it too.
+MARGIN = 3
+#: Share of the users that a model learns from where neither it nor a row weight nor a number of models is asked for.
+UTILIZATION = 1 / 3
 #: Attacker sets up to which the finished code is verified a second time.
 MAX_RECHECKED = 300_000
 
@@ -121,7 +70,7 @@ class Design:
     Examples
     --------
     >>> from codeward.codes import design
-    >>> found = design(8, 1, 4)
+    >>> found = design(8, 1, 4, margin=1)
     >>> found.code.n_models, found.models_lower_bound, found.gap
     (3, 3, 0)
     """
@@ -147,7 +96,7 @@ def design(
     row_weight: int | None = None,
     utilization: float | None = None,
     guarantee: str = "correct",
-    margin: int = 1,
+    margin: int = MARGIN,
     max_models: int | None = None,
     time_limit: float = 20.0,
     seed: int = 0,
@@ -167,13 +116,15 @@ def design(
     row_weight : int, optional
         Users that every model learns from at least.
     utilization : float, optional
-        The same as a share of the users (of the samples, with ``weights``), in (0, 1).
+        The same as a share of the users (of the samples, with ``weights``), in (0, 1). Without it, row weight and
+        ``max_models``: a third, or as much as n and k allow.
     guarantee : {"detect", "correct", "correct-arbitrary", "track"}
         What must hold; *detect*, *correct* and *track* under the deterministic threat model, *correct-arbitrary* under
         the arbitrary one (Propositions 1, 2, 3 and 14 of docs/theory.md).
     margin : int
         By how many models the property must hold (Propositions 12 to 14); for *track* both the label and the tracking
-        margin. The code returned has at least this margin.
+        margin. The default of 3 absorbs one wrong vote beside the attack; 1 is the bare property, for models that never
+        err. The code returned has at least this margin.
     max_models : int, optional
         Most models. Without row weight and utilization, the code of largest row weight found within it is returned.
     time_limit : float
@@ -201,7 +152,7 @@ def design(
 
     Examples
     --------
-    >>> found = design(n_users=13, n_attackers=2, row_weight=9)
+    >>> found = design(n_users=13, n_attackers=2, row_weight=9, margin=1)
     >>> found.code.n_models, found.gap  # the paper's construction needs 55 models
     (13, 0)
     >>> found.construction
@@ -210,6 +161,9 @@ def design(
     start = time.monotonic()
     check_request(n_users, n_attackers, guarantee, margin)
     sizes = check_weights(weights, n_users)
+    if row_weight is None and utilization is None and max_models is None:
+        strength = make_request(n_users, n_attackers, 1, guarantee, margin).strength
+        utilization = min(UTILIZATION, (n_users - strength) / n_users)
     _check_limits(row_weight, utilization, max_models, time_limit, seed)
     report = _Reporter(progress or silent(), start, time_limit)
 
@@ -245,7 +199,7 @@ def _conclude(found: Incumbent, max_models: int | None, sizes: NDArray[np.float6
     if max_models is not None and found.size > max_models:
         raise UnmetError(
             f"design: the best code found has {found.size} models, over the limit of {max_models}; no code has fewer "
-            f"than {bound}; ask for a smaller row weight or more models"
+            f"than {bound}; ask for a smaller row weight or more models{_or_less_margin(request)}"
         )
     matrix = found.matrix[np.lexsort(found.matrix.T[::-1])[::-1]]
     if sizes is not None:
@@ -275,6 +229,15 @@ def _conclude(found: Incumbent, max_models: int | None, sizes: NDArray[np.float6
     )
 
 
+def _or_less_margin(request: Request) -> str:
+    """Say what the bare property needs, where a margin is asked for."""
+    if request.margin == 1:
+        return ""
+    return (
+        f"; margin {request.margin} was asked for, margin 1 needs at least {bound_models(replace(request, margin=1))}"
+    )
+
+
 def _largest_weight(first: Request, max_models: int, seconds: float, groups: bool, search: Search) -> Incumbent:
     """Find the largest row weight with a code of at most ``max_models`` models: bisect quickly, then push upwards."""
     from codeward.codes._stages import bound_search, needs_groups, refuse_tracking
@@ -291,7 +254,10 @@ def _largest_weight(first: Request, max_models: int, seconds: float, groups: boo
         if not groups and needs_groups(first, granted):
             raise refuse_tracking(first, granted)
         least = bound_search(first, granted, groups)
-        raise InputError(f"design: no code within {max_models} models: even row weight 1 needs at least {least}")
+        raise UnmetError(
+            f"design: no code within {max_models} models: even row weight 1 needs at least {least}"
+            f"{_or_less_margin(first)}"
+        )
     best: Incumbent | None = None
     cut = False
     low, high = 0, len(possible)  # possible[low - 1] was reached, possible[high] was not
@@ -311,7 +277,10 @@ def _largest_weight(first: Request, max_models: int, seconds: float, groups: boo
             break
         best = found
     if best is None:
-        raise UnmetError(f"design: no code within {max_models} models was found; ask for more models or more time")
+        raise UnmetError(
+            f"design: no code within {max_models} models was found; ask for more models or more time"
+            f"{_or_less_margin(first)}"
+        )
     best.timed_out = cut
     return best
 
@@ -360,8 +329,6 @@ def _check_limits(
 ) -> None:
     if row_weight is not None and utilization is not None:
         raise InputError("design: give a row weight or a utilization, not both")
-    if row_weight is None and utilization is None and max_models is None:
-        raise InputError("design: give a row weight, a utilization, or the most models")
     if utilization is not None and not 0 < utilization < 1:
         raise InputError(f"design: utilization must be above 0 and below 1, got {utilization}")
     if max_models is not None and (int(max_models) != max_models or max_models < 1):
