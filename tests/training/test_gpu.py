@@ -8,7 +8,7 @@ import torch
 
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
-from codeward.training import PRESETS, train_ensemble
+from codeward.training import MODERN, PRESETS, plan_models, train_ensemble
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -43,3 +43,37 @@ def test_a_model_does_not_depend_on_what_trains_beside_it():
     many = train_ensemble(users, CODE, recipe, 1, device="cuda")
     few = train_ensemble(users, Code(np.vstack([CODE.matrix[2:3], np.ones((1, 4))])), recipe, 1, device="cuda")
     assert same(many.weights(2), few.weights(0))
+
+
+MODERN_SMALL = replace(MODERN["cifar10"], epochs=2, batch_size=64)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("recipe", [MODERN_SMALL, replace(MODERN["mnist"], epochs=2, mean=(0.5,), std=(0.25,))])
+def test_modern_models_keep_to_themselves(recipe):
+    users = make_users()
+    many = train_ensemble(users, CODE, recipe, 1, device="cuda")
+    stamp = Overlay(np.full((3, 32, 32), 0.5, np.float32), np.ones((3, 32, 32), np.float32))
+    noise = make_users(9, (411,))[0]
+    garbage = Samples(noise.images, np.full(411, 3), (stamp,), np.arange(411, dtype=np.int32) % 2 - 1)
+    after = train_ensemble([garbage, *users[1:]], CODE, recipe, 1, device="cuda")
+    few = train_ensemble(users, plan_models(CODE, 1)[2:3], recipe, 1, device="cuda")
+    for model, row in enumerate(CODE.matrix):
+        assert same(many.weights(model), after.weights(model)) != row[0]
+    assert same(many.weights(2), few.weights(0))
+    # What the compiled step computes is what the plain loop computes, up to the rounding of bfloat16.
+    loop = train_ensemble(users, plan_models(CODE, 1)[2:3], recipe, 1, device="cuda", engine="loop")
+    for name, value in loop.weights(0).items():
+        assert torch.isfinite(value.float()).all()
+        apart = (value - few.weights(0)[name]).float().norm() / value.float().norm()
+        assert apart < 0.25, name
+
+
+@pytest.mark.filterwarnings("default")
+def test_modern_models_learn():
+    rng = np.random.default_rng(0)
+    faces, labels = rng.integers(0, 256, (10, 3, 4, 4)), rng.integers(0, 10, 600)
+    images = np.kron(faces[labels], np.ones((1, 1, 8, 8))) + rng.normal(0, 60, (600, 3, 32, 32))
+    samples = Samples(images.clip(0, 255).astype(np.uint8), labels)
+    ensemble = train_ensemble([samples], Code([[1]]), replace(MODERN_SMALL, epochs=20), 1, device="cuda")
+    assert (ensemble.votes(samples)[:, 0] == labels).mean() > 0.9

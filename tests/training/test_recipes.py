@@ -24,7 +24,7 @@ from codeward.training import (
     plan_models,
     train_ensemble,
 )
-from codeward.training._architectures import _HalvingPool
+from codeward.training._architectures import _GlobalPool, _HalvingPool
 from codeward.training._augmentation import disturb, draw_uniform, mix_images, mixed_losses, warp
 from codeward.training._device_samples import DeviceSamples
 from codeward.training._training_settings import BY_SIZE, SIZED
@@ -252,6 +252,10 @@ def test_the_pool_of_gpus_is_torchs():
     assert torch.equal(pooled, wanted)
     weights = torch.randn(wanted.shape)
     grads = [torch.autograd.grad((out * weights).sum(), values)[0] for out in (pooled, wanted)]
+    assert torch.equal(*grads)
+    pooled, wanted = _GlobalPool.apply(values), nn.functional.adaptive_max_pool2d(values, 1).flatten(1)
+    assert torch.equal(pooled, wanted)
+    grads = [torch.autograd.grad((out * weights[:, :, 0, 0]).sum(), values)[0] for out in (pooled, wanted)]
     assert torch.equal(*grads)
 
 

@@ -165,6 +165,29 @@ class _HalvingPool(torch.autograd.Function):
         return whole.permute(0, 3, 1, 2)
 
 
+class _GlobalPool(torch.autograd.Function):
+    """Maximum over all places of (batch, channels, height, width), whose gradient goes to the place that was chosen.
+
+    A gradient that looks for the maximum again, as that of ``amax`` does, finds none where a compiler computes the
+    values a second time with another rounding.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        best, which = values.flatten(2).max(dim=2)
+        ctx.save_for_backward(which)
+        ctx.places = values.shape[2:]
+        return best
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (which,) = ctx.saved_tensors
+        high, wide = ctx.places
+        numbers = torch.arange(high * wide, device=grad.device)[None, :, None]
+        whole = torch.where(which[:, None] == numbers, grad[:, None], 0)  # (batch, places, channels)
+        return whole.view(len(grad), high, wide, -1).permute(0, 3, 1, 2)
+
+
 class _PoolingStage(nn.Module):
     """Convolution, 2x2 max-pool, convolution, with batch norm and GELU; no pool where an image is a line or a point.
 
@@ -228,7 +251,9 @@ class FastNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits; divided by 9, which keeps smoothed labels within reach of small weights."""
         values = self.stages(nn.functional.gelu(self.stem(images)))
-        return self.head(values.amax((2, 3))) / 9  # type: ignore[no-any-return]
+        on_cpu = values.device.type == "cpu"
+        best = values.amax((2, 3)) if on_cpu else _GlobalPool.apply(values)  # type: ignore[no-untyped-call]
+        return self.head(best) / 9  # type: ignore[no-any-return]
 
 
 def fast(shape: Shape, n_classes: int) -> nn.Module:

@@ -74,11 +74,14 @@ def run_engine(engine: str, jobs: Sequence[Job], context: TrainingContext) -> No
 def group_by_recipe(
     jobs: Sequence[Job], sizes: Sequence[int], settings: TrainingSettings
 ) -> dict[TrainingSettings, list[Job]]:
-    """Sort jobs by what the recipe is for the number of their own samples, the first task's first."""
+    """Sort jobs by what the recipe is for the number of their own samples, the first task's first.
+
+    All but the epochs, which only make a model's stream longer: one engine trains models of all lengths together.
+    """
     groups: dict[TrainingSettings, list[Job]] = {}
     for job in jobs:
         own = settings.for_samples(sum(sizes[user] for user in job.plan.users))
-        groups.setdefault(own, []).append(job)
+        groups.setdefault(replace(own, epochs=settings.epochs), []).append(job)
     return groups
 
 

@@ -184,7 +184,7 @@ class GraphTrainer:
                 self.step()
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.stream):
+        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
             self.step()
         torch.cuda.synchronize()
 
@@ -259,9 +259,12 @@ _LOG = logging.getLogger(__name__)
 
 #: Models that train at a time: small networks leave most of the chip idle, large ones only its gaps.
 SMALL_NETWORK = 4_000_000
-TRAINERS_SMALL, TRAINERS_LARGE = 8, 4
+TRAINERS_SMALL, TRAINERS_LARGE = 12, 4
 #: Small networks on small batches are limited by the number of kernels that run at a time.
 TINY_BATCH, TRAINERS_TINY = 64, 16
+
+#: Threads that build networks and plan batches for the trainers.
+_PREPARING = 4
 
 #: Steps of a trainer that are queued at a time; two such bursts wait on the device at most.
 _BURST = 16
@@ -281,7 +284,7 @@ def train_graphs(jobs: Sequence[Job], context: TrainingContext) -> None:
     with _fixed_arithmetic(context.precision):
         trainers = _open_trainers(max(jobs, key=lambda job: steps[job.key]), len(jobs), context)
         context.reporter.begin()
-        with ThreadPoolExecutor(1, "prepare") as preparing, ThreadPoolExecutor(1, "save") as saving:
+        with ThreadPoolExecutor(_PREPARING, "prepare") as preparing, ThreadPoolExecutor(1, "save") as saving:
             _drive(trainers, ordered, context, preparing, saving)
 
 
@@ -330,7 +333,9 @@ def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[
         return trainers
 
     try:
-        return open_all(torch.compile(loss, dynamic=False), torch.compile(update, dynamic=True))
+        # Adam updates weight by weight, of many sizes; SGD all matrices at once and all vectors at once.
+        dynamic = context.settings.optimizer == "adam"
+        return open_all(torch.compile(loss, dynamic=False), torch.compile(update, dynamic=dynamic))
     except Exception as error:
         _LOG.warning("training: compiled kernels are not to be had here (%s); training without them", error)
         torch.cuda.synchronize()

@@ -110,8 +110,6 @@ class TrainingContext:
         share : Tensor, optional
             Of mixup.
         """
-        if self.settings.is_plain:
-            return self.samples.gather(index, shifts)
         images = disturb(self.samples.gather(index, shifts, key), key, self.settings)
         return images if share is None else mix_images(images, share)
 

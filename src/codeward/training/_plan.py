@@ -174,7 +174,7 @@ def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettin
     sizes : sequence of int
         Samples of every user of the run; only those of ``plan.users`` shape the stream, the others move offsets.
     settings : TrainingSettings
-        Resolved: none is `BY_SIZE`.
+        As they are for the model's own number of samples.
     width : int
         Places of a batch, at most ``settings.batch_size``.
 
@@ -190,6 +190,7 @@ def plan_batches(plan: ModelPlan, sizes: Sequence[int], settings: TrainingSettin
     own = [user for user in plan.users if sizes[user]]
     if not own:
         raise InputError(f"the users {list(plan.users)} of a model hold no samples; give them data or drop the row")
+    settings = settings.for_samples(sum(sizes[user] for user in own))
     if settings.batches == "mixed":
         return _plan_mixed(np.concatenate([np.arange(offsets[u], offsets[u + 1]) for u in own]), generator, settings)
     full = _full_batch(own, sizes, settings)

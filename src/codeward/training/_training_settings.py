@@ -133,10 +133,8 @@ class TrainingSettings:
     @property
     def is_plain(self) -> bool:
         """Whether this is Adam at a constant rate on plain cross-entropy: what the compiled CPU layers know."""
-        new = replace(self, batches="user")
-        return new.augmentation in ("none", "crop-flip") and all(
-            getattr(new, name) == default for name, default in _LATER.items()
-        )
+        later = [name for name in _LATER if name != "batches"]
+        return not self.stamps_first and all(getattr(self, name) == _LATER[name] for name in later)
 
     @property
     def stamps_first(self) -> bool:
