@@ -7,6 +7,7 @@ import typer
 
 from codeward._errors import InputError, UnmetError
 from codeward.cli._certify import certify
+from codeward.cli._compare import compare
 from codeward.cli._data import data_app
 from codeward.cli._decode import decode
 from codeward.cli._design import design
@@ -89,6 +90,7 @@ app.command("train")(train)
 app.add_typer(data_app, name="data")
 app.command("decode")(decode)
 app.command("certify")(certify)
+app.command("compare")(compare)
 app.command("reproduce")(reproduce)
 app.command("report")(report)
 app.command("serve")(serve)

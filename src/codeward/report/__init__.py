@@ -17,6 +17,7 @@ from codeward.report._chart_builder import (
     draw_sample,
     make_point,
 )
+from codeward.report._comparison_page import ComparedRecords, tabulate_comparison, write_comparison
 from codeward.report._page import write_page
 from codeward.report._picture import adopt_svg, draw_code
 from codeward.report._run_report import Report, build_report, count_steps, write_report
@@ -36,6 +37,7 @@ from codeward.report._table_builder import (
 
 __all__ = [
     "ATTACKER_STYLES",
+    "ComparedRecords",
     "Groups",
     "Line",
     "Marker",
@@ -64,7 +66,9 @@ __all__ = [
     "shaded_cell",
     "share_cell",
     "sum_up_shares",
+    "tabulate_comparison",
     "write_card",
+    "write_comparison",
     "write_page",
     "write_report",
 ]

@@ -1,0 +1,224 @@
+"""Defences around one model on everybody's data: cleaning the data, watching the input, unlearning the trigger."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from codeward.data import Samples, render
+from codeward.experiments.comparison._outcome import Outcome
+from codeward.experiments.comparison._scene import Scene
+from codeward.training import Ensemble, build_network, vote
+
+#: Share of a class that its cleaners expect to be poisoned; spectral signatures remove 1.5 times as much.
+_EXPECTED_POISON = 0.1
+#: Clean images on which Neural Cleanse looks for triggers.
+_CLEAN_IMAGES = 256
+#: Clean images that STRIP lays over an input.
+_OVERLAYS = 32
+
+
+def run_undefended(scene: Scene) -> Outcome:
+    """Train one model on everybody's data and believe it."""
+    ensemble = scene.train_one()
+    return _answer(scene, ensemble)
+
+
+def run_spectral(scene: Scene) -> Outcome:
+    """Remove the samples of each class that stand out along the top singular vector of its features; train again.
+
+    Tran, Li, Madry: Spectral Signatures in Backdoor Attacks, NeurIPS 2018. Features of the last hidden layer; 1.5 times
+    the expected share of poison is removed, which the authors take as known.
+    """
+
+    def suspicious(features: NDArray[np.float64]) -> NDArray[np.bool_]:
+        centred = features - features.mean(axis=0)
+        top = np.linalg.svd(centred, full_matrices=False)[2][0]
+        score = (centred @ top) ** 2
+        return np.asarray(score > np.quantile(score, 1 - 1.5 * _EXPECTED_POISON))
+
+    return _clean_and_retrain(scene, suspicious)
+
+
+def run_activation_clustering(scene: Scene) -> Outcome:
+    """Split the features of each class into two clusters; remove the smaller where it is small; train again.
+
+    Chen et al.: Detecting Backdoor Attacks on Deep Neural Networks by Activation Clustering, 2018. Ten independent
+    components, two means, a cluster below 35% of its class counts as poison: the authors' relative-size rule.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import FastICA
+
+    def suspicious(features: NDArray[np.float64]) -> NDArray[np.bool_]:
+        if len(features) < 20:
+            return np.zeros(len(features), dtype=bool)
+        varying = features[:, features.std(axis=0) > 1e-6]
+        n_parts = min(10, varying.shape[1], len(features) - 1)
+        ica = FastICA(n_parts, random_state=0, max_iter=2000, tol=1e-2, whiten="unit-variance")
+        cluster = KMeans(2, n_init=10, random_state=0).fit_predict(ica.fit_transform(varying))
+        small = int(cluster.mean() < 0.5)
+        return (cluster == small) if (cluster == small).mean() < 0.35 else np.zeros(len(features), dtype=bool)
+
+    return _clean_and_retrain(scene, suspicious)
+
+
+def run_strip(scene: Scene) -> Outcome:
+    """Lay clean images over an input: where the answer stays the same, a trigger holds it.
+
+    Gao et al.: STRIP, ACSAC 2019. The alarm is the negative mean entropy of the answers over 32 superpositions (sums
+    of both images, as the authors' code has it); labels are the undefended model's.
+    """
+    ensemble = scene.train_one()
+    network = _network(ensemble)
+    others = render(scene.validation)[np.random.default_rng([scene.seed, 7]).permutation(len(scene.validation))]
+    others = others[:_OVERLAYS]
+
+    def score(samples: Samples) -> NDArray[np.float64]:
+        images = render(samples)
+        entropy = np.zeros(len(images))
+        for other in others:
+            logits = _infer(network, ensemble, np.minimum(images + other, 1))
+            chance = torch.softmax(logits, dim=1).double()
+            entropy -= (chance * chance.clamp_min(1e-12).log()).sum(dim=1).numpy() / len(others)
+        return -entropy
+
+    answer = _answer(scene, ensemble)
+    return replace(
+        answer,
+        clean_alarm=score(scene.clean),
+        triggered_alarm=score(scene.triggered),
+        n_passes=1 + len(others),
+    )
+
+
+def run_neural_cleanse(scene: Scene) -> Outcome:
+    """Find for every class the smallest mask that forces it; unlearn the one that is abnormally small.
+
+    Wang et al.: Neural Cleanse, S&P 2019. Mask and pattern by Adam on the validation images; a class whose mask has an
+    anomaly index above 2 (median absolute deviation) is taken for the target; the model is then trained for one more
+    epoch on validation images, a fifth of them under the found trigger with their true label. The alarm of an input is
+    how much of the mask's place resembles the found pattern.
+    """
+    ensemble = scene.train_one()
+    network = _network(ensemble)
+    few = np.random.default_rng([scene.seed, 6]).permutation(len(scene.validation))[:_CLEAN_IMAGES]
+    images = torch.from_numpy(render(scene.validation.take(few)))
+    labels = torch.from_numpy(scene.validation.labels[few])
+    found = [_reverse(network, ensemble, images, target) for target in range(scene.n_classes)]
+    sizes = np.array([float(mask.abs().sum()) for mask, _ in found])
+    spread = 1.4826 * np.median(np.abs(sizes - np.median(sizes))) + 1e-12
+    index = (np.median(sizes) - sizes) / spread
+    target = int(index.argmax())
+    answer = _answer(scene, ensemble)
+    if index[target] <= 2:
+        nothing = np.zeros(len(scene.clean))
+        return replace(answer, clean_alarm=nothing, triggered_alarm=nothing, n_passes=1)
+    mask, pattern = found[target]
+    _unlearn(network, ensemble, images, labels, mask, pattern, scene.seed)
+
+    def alarm(samples: Samples) -> NDArray[np.float64]:
+        away = (torch.from_numpy(render(samples)) - pattern).abs() * mask
+        return -np.asarray(away.flatten(1).sum(dim=1).numpy(), dtype=np.float64)
+
+    def label(samples: Samples) -> NDArray[np.int64]:
+        return vote(torch.log_softmax(_infer(network, ensemble, render(samples)), dim=1).numpy())
+
+    return replace(
+        answer,
+        clean=label(scene.clean),
+        triggered=label(scene.triggered),
+        clean_alarm=alarm(scene.clean),
+        triggered_alarm=alarm(scene.triggered),
+    )
+
+
+def _answer(scene: Scene, ensemble: Ensemble) -> Outcome:
+    clean, triggered = ensemble.score_all([scene.clean, scene.triggered])
+    return Outcome(vote(clean)[:, 0], vote(triggered)[:, 0])
+
+
+def _clean_and_retrain(scene: Scene, suspicious: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> Outcome:
+    """Judge the samples of each class by the features of a first model; train a second one on the rest."""
+    ensemble, pooled = scene.train_one(), scene.pooled
+    features = _hidden(_network(ensemble), ensemble, render(pooled))
+    kept = np.ones(len(pooled), dtype=bool)
+    for label in range(scene.n_classes):
+        members = np.flatnonzero(pooled.labels == label)
+        if len(members) > 2:
+            kept[members[suspicious(features[members])]] = False
+    return replace(_answer(scene, scene.train_one(pooled.take(np.flatnonzero(kept)))), n_models=2)
+
+
+def _network(ensemble: Ensemble) -> nn.Module:
+    """Return the model as a network on the CPU, ready to infer."""
+    settings = ensemble.settings
+    network = build_network(settings.architecture, ensemble.shape, settings.n_classes, 0)
+    return ensemble.load_into(network, 0).eval()
+
+
+def _normalise(ensemble: Ensemble, images: Tensor) -> Tensor:
+    mean = torch.tensor(ensemble.settings.mean).view(-1, 1, 1)
+    return (images - mean) / torch.tensor(ensemble.settings.std).view(-1, 1, 1)
+
+
+def _infer(network: nn.Module, ensemble: Ensemble, images: NDArray[np.float32]) -> Tensor:
+    with torch.no_grad():
+        ready = _normalise(ensemble, torch.from_numpy(images))
+        return torch.cat([network(part) for part in torch.split(ready, 500)])
+
+
+def _hidden(network: nn.Module, ensemble: Ensemble, images: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return what the last linear layer is given."""
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+    seen: list[Tensor] = []
+    handle = layers[-1].register_forward_hook(lambda _layer, given, _out: seen.append(given[0].detach()))
+    try:
+        _infer(network, ensemble, images)
+    finally:
+        handle.remove()
+    return torch.cat(seen).double().numpy()
+
+
+def _reverse(
+    network: nn.Module, ensemble: Ensemble, images: Tensor, target: int, steps: int = 150
+) -> tuple[Tensor, Tensor]:
+    """Find mask (1, H, W) and pattern (C, H, W) that send all images to a class; the mask is kept small."""
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    mask = torch.full(images.shape[2:], -2.0, requires_grad=True)
+    pattern = torch.zeros(images.shape[1:], requires_grad=True)
+    optimiser = torch.optim.Adam([mask, pattern], lr=0.1, betas=(0.5, 0.9))
+    goal, weight = torch.full((len(images),), target), 1e-2
+    for _ in range(steps):
+        soft, painted = torch.sigmoid(mask), torch.sigmoid(pattern)
+        logits = network(_normalise(ensemble, (1 - soft) * images + soft * painted))
+        reached = float((logits.argmax(dim=1) == target).float().mean())
+        loss = nn.functional.cross_entropy(logits, goal) + weight * soft.sum()
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        # The authors' schedule: press harder while the trigger works, ease where it does not.
+        weight = weight * 1.05 if reached > 0.99 else weight / 1.05
+    return torch.sigmoid(mask).detach()[None], torch.sigmoid(pattern).detach()
+
+
+def _unlearn(
+    network: nn.Module, ensemble: Ensemble, images: Tensor, labels: Tensor, mask: Tensor, pattern: Tensor, seed: int
+) -> None:
+    """Train one epoch on clean images, a fifth of them under the trigger, all with their true labels."""
+    generator = torch.Generator().manual_seed(seed)
+    stamped = torch.rand(len(images), generator=generator) < 0.2
+    given = torch.where(stamped[:, None, None, None], (1 - mask) * images + mask * pattern, images)
+    for parameter in network.parameters():
+        parameter.requires_grad_(True)
+    network.train()
+    optimiser = torch.optim.Adam(network.parameters(), lr=ensemble.settings.learning_rate)
+    for part in torch.split(torch.randperm(len(images), generator=generator), 32):
+        loss = nn.functional.cross_entropy(network(_normalise(ensemble, given[part])), labels[part])
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    network.eval()
