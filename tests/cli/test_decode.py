@@ -84,7 +84,10 @@ def test_a_batch_and_a_false_alarm_rate(case, capsys):
     status, shown, _ = run(capsys, *path, "--batch", "-o", folder / "b.npz")
     assert status == 0
     expected = decode_batch(BayesDecoder(code, estimate_confusion(votes[::2], labels[::2], 4)), votes)
-    np.testing.assert_allclose(np.load(folder / "b.npz")["attack_probability"], expected.attack_probability)
+    stored = np.load(folder / "b.npz")
+    np.testing.assert_allclose(stored["attack_probability"], expected.attack_probability)
+    assert [tuple(u for u in row if u >= 0) for row in stored["suspects"].tolist()] == list(expected.suspects)
+    assert (1,) in expected.suspects
     status, shown, _ = run(capsys, *path, "--false-alarm-rate", "0.05")
     summary = json.loads(shown)
     alone = BayesDecoder(code, estimate_confusion(votes[::2], labels[::2], 4)).decode(votes).attack_probability

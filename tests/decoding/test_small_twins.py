@@ -32,7 +32,6 @@ from codeward.decoding._decoded import first_best
 from codeward.decoding._pair_kernels import sum_pairs
 from codeward.decoding._posterior_kernels import (
     bit_count,
-    sum_labels,
     tabulate_groups,
     tabulate_joint,
     tabulate_subsets,
@@ -213,7 +212,7 @@ def test_attacker_sets_are_gathered_by_what_they_hit():
 
 
 @pytest.mark.parametrize("n_models", [5, 70])
-def test_kernels_leave_out_labels_that_a_trigger_does_not_change(n_models):
+def test_the_joint_of_every_pattern_and_target_is_its_formula(n_models):
     # The seventy models repeat the five, and say 2 against all odds.
     code, success = Code(np.tile(LINE.matrix, (n_models // 5, 1))), 0.8
     confusion = draw_confusion(code, 3)
@@ -222,21 +221,11 @@ def test_kernels_leave_out_labels_that_a_trigger_does_not_change(n_models):
     decoder = BayesDecoder(code, confusion, success_rate=success, attackers_prior=(0.3, 0.3, 0.4))
     votes = np.array([[0, 1, 2, 2, 1] * (n_models // 5), [1] * n_models])
     base, words, sets = decoder.vote_model_.log_likelihood(votes), decoder.sets_.words, decoder.sets_.best_sets
-    rng = np.random.default_rng(2)
-    for effective in (False, True):
-        joint = np.empty((2, len(sets), 3))
-        tabulate_joint(votes, base, words, success, decoder.failure_, effective, joint)
-        share, by_label = rng.dirichlet(np.ones(len(sets) * 3), 2).reshape(2, len(sets), 3), np.full((2, 3), 0.5)
-        share[0, 0, 0], share[1, 2, 1] = 0.0, 1e-17
-        sum_labels(votes, base, words, success, effective, share, by_label)
-        wanted = np.full((2, 3), 0.5)
-        for u, p, t in product(range(2), range(len(sets)), range(3)):
-            each = likelihood(code, base[u], votes[u], sets[p], t, success)
-            if effective:
-                each[t] = -np.inf
-            np.testing.assert_allclose(joint[u, p, t], total(each), rtol=1e-9)
-            wanted[u] += share[u, p, t] * np.exp(each - total(each))
-        np.testing.assert_allclose(by_label, wanted, rtol=1e-9)
+    joint = np.empty((2, len(sets), 3))
+    tabulate_joint(votes, base, words, success, decoder.failure_, joint)
+    for u, p, t in product(range(2), range(len(sets)), range(3)):
+        each = likelihood(code, base[u], votes[u], sets[p], t, success)
+        np.testing.assert_allclose(joint[u, p, t], total(each), rtol=1e-9)
 
 
 def test_bits_are_counted():

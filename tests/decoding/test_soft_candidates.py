@@ -63,7 +63,7 @@ def slow_features(scores, votes, hit, target):
 def test_the_compiled_features_are_those_described(seed, name, n_classes):
     explanations, evidence, generator = draw_case(seed, name, n_classes)
     of = generator.integers(0, 4, 30)
-    x = generator.integers(0, explanations.rows.size, 30)
+    x = generator.integers(0, explanations.log_weights.size, 30)
     t = generator.integers(0, n_classes, 30)
     found = describe(evidence, explanations, of, x, t)
     for k in range(30):
@@ -81,8 +81,8 @@ def test_a_frame_looks_the_same_whichever_models_and_classes_are_meant(seed, n_c
         evidence.log_posteriors[:, models][:, :, classes], np.argsort(classes)[evidence.votes[:, models]]
     )
     zero, hit = np.zeros(1, dtype=np.int64), explanations.patterns[:1]
-    other = type(explanations)(explanations.sets, zero, hit[:, models], np.zeros(1), zero)
-    same = type(explanations)(explanations.sets, zero, hit, np.zeros(1), zero)
+    other = type(explanations)(explanations.sets, hit[:, models], np.zeros(1), zero)
+    same = type(explanations)(explanations.sets, hit, np.zeros(1), zero)
     target = generator.integers(0, n_classes, 1)
     first = describe(evidence, same, zero, zero, target)
     second = describe(moved, other, zero, zero, np.argsort(classes)[target])
@@ -102,7 +102,7 @@ def test_the_compiled_sums_equal_the_formula(seed, name, n_classes, every):
     discounts = generator.uniform(0.2, 1.0, n_models + 1)
     ratios = RatioModels(draw_trees(generator), draw_trees(generator), discounts)
     sums = sum_explanations(evidence, explanations, ratios, every_target=every)
-    candidates = [(x, t) for x in range(explanations.rows.size) for t in range(n_classes)]
+    candidates = [(x, t) for x in range(explanations.log_weights.size) for t in range(n_classes)]
     for n in range(2):
         scores, votes = evidence.log_posteriors[n], evidence.votes[n]
         likely = [
@@ -122,7 +122,7 @@ def test_the_compiled_sums_equal_the_formula(seed, name, n_classes, every):
         gap = log_sum(rate(ratios.alarm, likely))
         named = rate(ratios.naming, used)
         shares = np.exp(named - log_sum(named))
-        table = np.full((explanations.rows.size, n_classes), -np.inf)
+        table = np.full((explanations.log_weights.size, n_classes), -np.inf)
         by_label = np.zeros(n_classes)
         for (x, t), share in zip(used, shares, strict=True):
             table[x, t] = gap + np.log(share)
@@ -195,7 +195,7 @@ def test_the_alarm_is_the_log_likelihood_ratio_of_an_attack():
     by_label = np.log(confusion.T[some])
     clean = log_sum(by_label.sum(axis=1)) - np.log(3)
     terms = []
-    for x in range(explanations.rows.size):
+    for x in range(explanations.log_weights.size):
         hit = explanations.patterns[x]
         rest = by_label[:, ~hit].sum(axis=1)
         for t in range(n_classes):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, named_code
+from codeward.decoding._attacker_sets import gather_attacker_sets
 from codeward.decoding.soft._explanations import MOST_GROUPS, group_patterns, list_explanations
 
 
@@ -28,7 +29,11 @@ def test_the_lightest_neighbours_are_grouped_first():
 def test_patterns_that_hit_every_model_explain_nothing():
     explanations = list_explanations(named_code("d"), np.full(4, 0.25))
     assert not explanations.patterns.all(axis=1).any()
-    assert explanations.sets.weights.size > explanations.rows.size
+    assert (
+        explanations.sets.weights.size < gather_attacker_sets(named_code("d"), np.array([0, *[1 / 3] * 3])).weights.size
+    )
+    assert explanations.sets.starts[-1] == explanations.sets.set_weights.size == len(explanations.sets.users)
+    assert explanations.sets.set_weights.sum() == pytest.approx(1)
     assert abs(np.exp(explanations.log_weights).sum() - 1) < 1e-12
     with pytest.raises(InputError, match="no clean model"):
         list_explanations(Code([[1, 1]]), np.array([0.5, 0.5]))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -12,7 +12,7 @@ from codeward.cli._clean_votes import find_classes, find_confusion, find_validat
 
 if TYPE_CHECKING:
     from codeward.codes import Code
-    from codeward.decoding import Decoded, Decoder, VoteReader, VoteSet
+    from codeward.decoding import Decoded, Decoder, EvidenceDecoder, VoteReader, VoteSet
 
 #: Inputs decoded at a time.
 CHUNK = 20_000
@@ -47,7 +47,10 @@ def decode(
         None, help="Number of classes; by default as in the confusion matrices or the votes."
     ),
     batch: bool = typer.Option(
-        False, "--batch", help="bayes: decode all inputs together (shared attackers and targets)."
+        False,
+        "--batch",
+        help="bayes, calibrated, soft, discounted: name suspects from all alarms with the same target together; labels "
+        "and alarms stay as one by one.",
     ),
     threshold: float | None = typer.Option(
         None, help="Attack probability above which an input is an alarm (default: the decoder's)."
@@ -68,8 +71,8 @@ def decode(
     """
     if threshold is not None and false_alarm_rate is not None:
         raise InputError("give --threshold or --false-alarm-rate, not both")
-    if batch and decoder != "bayes":
-        raise InputError("--batch needs --decoder bayes")
+    if batch and decoder not in ("bayes", "calibrated", "soft", "discounted"):
+        raise InputError("--batch needs --decoder bayes, calibrated, soft or discounted")
     if accuracy is not None and validation is not None:
         raise InputError("give --accuracy (assumed) or --validation (measured), not both")
     if decoder == "consensus" and attackers is None:
@@ -122,9 +125,10 @@ def decode(
     if false_alarm_rate is not None:
         threshold = _find_threshold(reader, chosen, false_alarm_rate)
     held_out = decoder in ("bayes", "groups") and accuracy is None and reader.confusion is None and validation is None
-    summary = Summary(the_code, chosen.threshold if threshold is None else threshold, held_out)
+    threshold = chosen.threshold if threshold is None else threshold
+    summary = Summary(the_code, threshold, held_out)
     with open_writer(output, the_code) as write:
-        for start, part, verdicts in _decode_file(reader, chosen, batch, as_json):
+        for start, part, verdicts in _decode_file(reader, chosen, threshold if batch else None, as_json):
             summary.add(start, verdicts, part.labels)
             write(start, verdicts)
     summary.show(votes, decoder, source, output, as_json)
@@ -157,24 +161,24 @@ def _find_threshold(reader: "VoteReader", decoder: "Decoder", rate: float) -> fl
 
 
 def _decode_file(
-    reader: "VoteReader", decoder: "Decoder", batch: bool, quiet: bool
+    reader: "VoteReader", decoder: "Decoder", batch: float | None, quiet: bool
 ) -> "Iterator[tuple[int, VoteSet, Decoded]]":
-    """Yield (first input, part of the file, verdicts), with a progress bar; a batch is one part."""
+    """Yield (first input, part of the file, verdicts), with a progress bar; a batch (its threshold) is one part."""
     from codeward._progress import show_progress
-    from codeward.decoding import BayesDecoder, PluralityDecoder, VerdictMemory, decode_batch
+    from codeward.decoding import PluralityDecoder, VerdictMemory, decode_batch
 
     start = 0
     # Counting votes takes less time than looking them up.
     once = decoder if decoder.needs == "scores" or isinstance(decoder, PluralityDecoder) else VerdictMemory(decoder)
     with show_progress("decode", reader.n_inputs, quiet=quiet) as progress:
-        for part in reader.chunks(reader.n_inputs if batch else CHUNK, with_scores=decoder.needs == "scores"):
-            if batch:
-                assert isinstance(decoder, BayesDecoder)
-                verdicts = decode_batch(decoder, part.votes)
-            else:
-                observed = part.votes if decoder.needs == "votes" else part.scores
-                assert observed is not None
+        step = CHUNK if batch is None else reader.n_inputs
+        for part in reader.chunks(step, with_scores=decoder.needs == "scores"):
+            observed = part.votes if decoder.needs == "votes" else part.scores
+            assert observed is not None
+            if batch is None:
                 verdicts = once.decode(observed)
+            else:
+                verdicts = decode_batch(cast("EvidenceDecoder", decoder), observed, batch)
             yield start, part, verdicts
             start += part.votes.shape[0]
             progress.advance(part.votes.shape[0])

@@ -1,7 +1,6 @@
 """From votes to a verdict: vote models, decoders, detection, tracking, vote files. Imports torch only when asked to."""
 
 from codeward.decoding._assumptions import Assumptions, uniform_prior
-from codeward.decoding._batch import Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import (
     ALARM,
@@ -15,6 +14,7 @@ from codeward.decoding._decoded import (
     roc_curve,
 )
 from codeward.decoding._factory import DECODERS, make_decoder
+from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._suspects import tracking_score
 from codeward.decoding._two_groups import TwoGroupDecoder
@@ -39,6 +39,7 @@ __all__ = [
     "ConsensusDecoder",
     "Decoded",
     "Decoder",
+    "EvidenceDecoder",
     "PluralityDecoder",
     "Pooled",
     "RocCurve",

@@ -52,6 +52,24 @@ class AttackerSets:
         """The patterns as booleans, shape (P, m)."""
         return unpack_words(self.words, self.n_models)
 
+    def take(self, rows: NDArray[np.int64]) -> "AttackerSets":
+        """Return some of the patterns, their prior again summing to what all had."""
+        grown = self.weights.sum() / self.weights[rows].sum()
+        sizes = np.diff(self.starts)[rows]
+        starts = np.append(0, np.cumsum(sizes))
+        listed = np.repeat(self.starts[rows] - starts[:-1], sizes) + np.arange(starts[-1])
+        return AttackerSets(
+            self.words[rows],
+            self.n_models,
+            self.weights[rows] * grown,
+            self.best_weights[rows] * grown,
+            tuple(self.best_sets[row] for row in rows.tolist()),
+            self.members[rows],
+            self.users[listed],
+            self.set_weights[listed] * grown,
+            starts,
+        )
+
     @property
     def hits(self) -> NDArray[np.int64]:
         """Number of hit models of each pattern, shape (P,)."""

@@ -184,7 +184,7 @@ class BayesDecoder:
         model = self.vote_model_
         joint = np.empty((distinct.shape[0], self.sets_.weights.size, model.n_classes))
         rates = (self.success_rate, self.failure_)
-        tabulate_joint(distinct, model.log_likelihood(distinct), self.sets_.words, *rates, False, joint)
+        tabulate_joint(distinct, model.log_likelihood(distinct), self.sets_.words, *rates, joint)
         return np.asarray((joint - np.log(model.n_classes))[inverse])
 
     def clean_log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:

@@ -277,13 +277,9 @@ def tabulate_joint(
     words: NDArray[np.uint64],
     success_rate: float,
     failure: float,
-    effective: bool,
     joint: NDArray[np.float64],
 ) -> None:
-    """joint[u, p, t] = log of the sum over labels of Pr(y | pattern p, target t, label l); else as `sum_posterior`.
-
-    With ``effective``, over the labels other than t: those that a trigger changes.
-    """
+    """joint[u, p, t] = log of the sum over labels of Pr(y | pattern p, target t, label l); else as `sum_posterior`."""
     n_inputs, n_models, n_classes = base.shape
     tables = np.empty(((n_models + GROUP - 1) // GROUP, 1 << GROUP, n_classes))
     said = np.empty(words.shape[1], dtype=np.uint64)
@@ -310,41 +306,8 @@ def tabulate_joint(
                     mask = pick_group(words, p, g)
                     for label in range(n_classes):
                         exponent[label] += tables[g, mask, label]
-                if effective:
-                    exponent[t] = -np.inf
                 best = exponent.max()
                 mass = 0.0
                 for label in range(n_classes):
                     mass += np.exp(exponent[label] - best)
                 joint[u, p, t] = best + np.log(mass) + failure * failed
-
-
-@compiled
-def sum_labels(
-    votes: NDArray[np.int64],
-    base: NDArray[np.float64],
-    words: NDArray[np.uint64],
-    success_rate: float,
-    effective: bool,
-    share: NDArray[np.float64],
-    by_label: NDArray[np.float64],
-) -> None:
-    """by_label[u, l] += sum over (p, t) of share[u, p, t] * Pr(l | y, p, t); arguments as in `tabulate_joint`."""
-    n_inputs, n_models, n_classes = base.shape
-    exponent = np.empty(n_classes)
-    for u in range(n_inputs):
-        for p in range(words.shape[0]):
-            for t in range(n_classes):
-                if share[u, p, t] < 1e-16:
-                    continue
-                exponent[:] = 0.0
-                for i in range(n_models):
-                    hit = (words[p, i >> 6] >> np.uint64(i & 63)) & np.uint64(1) and votes[u, i] == t
-                    for label in range(n_classes):
-                        exponent[label] += base[u, i, label]
-                        if hit:
-                            exponent[label] += log_gain(base[u, i, label], success_rate)
-                if effective:
-                    exponent[t] = -np.inf
-                exponent = np.exp(exponent - exponent.max())
-                by_label[u] += share[u, p, t] * exponent / exponent.sum()

@@ -186,7 +186,7 @@ class PrunedPosterior:
         for row, found in enumerate(sets):
             words[row] = np.bitwise_or.reduce(self.columns_[list(found)], axis=0)
         joint = np.empty((1, len(sets), base.shape[2]))
-        tabulate_joint(votes, base, words, self.success_rate, self.failure, False, joint)
+        tabulate_joint(votes, base, words, self.success_rate, self.failure, joint)
         prior = np.array([self.prior[len(x)] / comb(self.code.n_users, len(x)) for x in sets])
         masses = np.exp(joint[0] - joint.max()).sum(axis=1) * prior
         return rank_sets(dict(zip(sets, masses.tolist(), strict=True)), unlisted)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
+from codeward.decoding._attacker_sets import AttackerSets
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows
 from codeward.decoding._vote_models import ConfusionModel, check_labels, check_votes, estimate_confusion
@@ -55,6 +56,7 @@ class DiscountedDecoder:
 
     needs: Literal["votes"] = "votes"
     threshold: float = ALARM
+    attack_rate: float = DEFAULTS.attack_rate
 
     def __init__(
         self,
@@ -134,10 +136,15 @@ class DiscountedDecoder:
         evidence, inverse = self._weigh(votes)
         return (sum_labels(evidence, self.explanations_, self.tuned_.ratios).gap - self.tuned_.threshold)[inverse]
 
+    @property
+    def sets_(self) -> AttackerSets:
+        """Hit patterns with their prior, in the order of `log_likelihood`."""
+        return self.explanations_.sets
+
     def log_likelihood(self, votes: ArrayLike) -> NDArray[np.float64]:
         """Log evidence of (pattern, target) against no attack, shape (N, P, c): to add up over inputs.
 
-        Row p is pattern ``explanations_.patterns[p]``; see `SoftDecoder.log_likelihood`.
+        Row p is pattern ``sets_.words[p]``; see `SoftDecoder.log_likelihood`.
         """
         evidence, inverse = self._weigh(votes)
         tables = [

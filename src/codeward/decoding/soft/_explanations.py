@@ -22,18 +22,15 @@ class Explanations:
     Attributes
     ----------
     sets : AttackerSets
-        All patterns of 1..k attackers.
-    rows : ndarray of int64, shape (P,)
-        Those kept: nothing can be recovered where every model is hit.
+        Patterns of 1..k attackers; nothing can be recovered where every model is hit, so those are left out.
     patterns : ndarray of bool, shape (P, m)
     log_weights : ndarray of float64, shape (P,)
-        Log prior, summing to 1 over the kept ones.
+        Log prior of each, that of ``sets``.
     groups : ndarray of int64, shape (P,)
         Patterns with about equally many hit models share a group, 0..J-1 by that number; see `group_patterns`.
     """
 
     sets: AttackerSets
-    rows: NDArray[np.int64]
     patterns: NDArray[np.bool_]
     log_weights: NDArray[np.float64]
     groups: NDArray[np.int64]
@@ -97,8 +94,8 @@ def list_explanations(code: Code, attackers_prior: NDArray[np.float64]) -> Expla
     rows = np.flatnonzero(sets.hits < code.n_models)
     if rows.size == 0:
         raise InputError("every attacker of this code hits all models: there is no clean model to recover a label from")
-    weights = sets.weights[rows] / sets.weights[rows].sum()
-    return Explanations(sets, rows, sets.bits[rows], np.log(weights), group_patterns(sets.hits[rows], weights))
+    kept = sets.take(rows)
+    return Explanations(kept, kept.bits, np.log(kept.weights), group_patterns(kept.hits, kept.weights))
 
 
 def group_patterns(hits: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -192,7 +192,7 @@ def choose_threshold(gaps: NDArray[np.float64], false_alarm_rate: float) -> floa
 
 def split_chunks(n_inputs: int, explanations: Explanations, n_classes: int) -> Iterator[NDArray[np.int64]]:
     """Rows of the inputs, as many at a time as `CHUNK` allows; one empty chunk when there are none."""
-    step = max(1, CHUNK // (explanations.rows.size * n_classes))
+    step = max(1, CHUNK // (explanations.log_weights.size * n_classes))
     for begin in range(0, max(n_inputs, 1), step):
         yield np.arange(begin, min(begin + step, n_inputs))
 
@@ -247,8 +247,7 @@ def _decide(
 ) -> Decoded:
     sets = explanations.sets
     by_target = softmax(log_sum(sums.table.transpose(0, 2, 1)))
-    by_pattern = np.zeros((alarm.size, sets.weights.size))
-    by_pattern[:, explanations.rows] = softmax(log_sum(sums.table))
+    by_pattern = softmax(log_sum(sums.table))
     suspects = name_suspects(sets, by_pattern)
     return Decoded(
         first_best(by_label),

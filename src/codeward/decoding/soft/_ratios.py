@@ -113,7 +113,7 @@ def draw_candidates(
     np.put_along_axis(said, evidence.votes, True, axis=1)
     n_voted = said.sum(axis=1)
     of = np.repeat(np.arange(n_inputs), N_DRAWN)
-    x = generator.choice(explanations.rows.size, size=of.size, p=np.exp(explanations.log_weights))
+    x = generator.choice(explanations.log_weights.size, size=of.size, p=np.exp(explanations.log_weights))
     rank = np.floor(generator.random(of.size) * n_voted[of])
     t = (said.cumsum(axis=1)[of] > rank[:, None]).argmax(axis=1)
     kept = are_plausible(evidence, explanations, of, x, t)
@@ -151,7 +151,7 @@ def choose_discounts(
 ) -> NDArray[np.float64]:
     """Discounts with the least cross-entropy of the sum of all models, and of the clean ones of drawn patterns."""
     n_inputs, n_models, _ = clean.log_posteriors.shape
-    x = generator.choice(explanations.rows.size, size=n_inputs, p=np.exp(explanations.log_weights))
+    x = generator.choice(explanations.log_weights.size, size=n_inputs, p=np.exp(explanations.log_weights))
     speaking = ~explanations.patterns[x]
     cases = [
         (np.full(n_inputs, n_models), clean.log_posteriors.sum(axis=1)),
@@ -174,7 +174,7 @@ def sum_explanations(
     """Log masses of every input (`sum_candidates`); implausible explanations are left out unless asked for."""
     n_inputs, n_models, n_classes = evidence.log_posteriors.shape
     by_label = np.empty((n_inputs, n_classes))
-    table = np.empty((n_inputs, explanations.rows.size, n_classes))
+    table = np.empty((n_inputs, explanations.log_weights.size, n_classes))
     alarm, naming = ratios.alarm, ratios.naming
 
     def work(rows: slice) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
+from codeward.decoding._attacker_sets import AttackerSets
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import ALARM, Decoded
 from codeward.decoding._vote_models import check_labels, estimate_confusion
@@ -82,6 +83,7 @@ class SoftDecoder:
 
     needs: Literal["scores"] = "scores"
     threshold: float = ALARM
+    attack_rate: float = DEFAULTS.attack_rate
 
     def __init__(
         self,
@@ -191,11 +193,15 @@ class SoftDecoder:
         """Labels of scores of shape (N, m, c), shape (N,)."""
         return self.decode(scores).labels
 
+    @property
+    def sets_(self) -> AttackerSets:
+        """Hit patterns with their prior, in the order of `log_likelihood`."""
+        return self.explanations_.sets
+
     def log_likelihood(self, scores: ArrayLike) -> NDArray[np.float64]:
         """Log evidence of (pattern, target) against no attack, shape (N, P, c): to add up over inputs.
 
-        Row p is pattern ``explanations_.patterns[p]`` with prior ``explanations_.log_weights[p]``, most probable
-        attacker set ``explanations_.sets.best_sets[explanations_.rows[p]]``. On the scale of `clean_log_likelihood`.
+        Row p is pattern ``sets_.words[p]`` with prior ``sets_.weights[p]``. On the scale of `clean_log_likelihood`.
         """
         evidence = self._weigh(scores)
         tables = [
