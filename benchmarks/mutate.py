@@ -51,9 +51,12 @@ EQUIVALENT = ROOT / "benchmarks" / "records" / "equivalent_mutants.json"
 #: Parts by name: the modules (patterns of paths under src/codeward) and the tests that are to notice.
 PARTS: dict[str, tuple[list[str], list[str]]] = {
     "codes": (
-        ["codes/_properties.py", "codes/_patterns.py"],
+        ["codes/_properties.py", "codes/_patterns.py", "codes/_conflicts.py"],
         [
             "tests/codes/test_pattern_table.py",
+            "tests/codes/test_conflicts.py::test_lookup_finds_what_comparing_all_pairs_finds",
+            "tests/codes/test_conflicts.py::test_sets_walked_in_parts_give_the_same_conflicts",
+            "tests/codes/test_conflicts.py::test_margins_are_looked_up_as_they_are",
             "tests/codes/test_properties.py",
             "tests/codes/test_paper.py",
             "tests/certificates/test_theory.py",

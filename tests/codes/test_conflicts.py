@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from codeward._errors import TooLargeError
-from codeward.codes import _conflicts, design
-from codeward.codes._conflicts import Conflict, find_conflicts
+from codeward.codes import Code, _conflicts, design, enumerate_patterns, find_margins, inspect
+from codeward.codes._conflicts import Conflict, find_conflicts, look_up_margin
 from codeward.codes._guarantees import make_request, meets
 
 
@@ -64,6 +64,30 @@ def test_too_many_candidates_are_refused_and_not_called_clean(monkeypatch: pytes
 
 def test_fewer_models_than_the_margin_are_a_conflict() -> None:
     assert find_conflicts(np.eye(2, dtype=bool), 1, 3) == [Conflict((), (0,), 1)]
+
+
+def test_margins_are_looked_up_as_they_are() -> None:
+    rng = np.random.default_rng(1)
+    seen = set()
+    for n_models in (5, 9, 14, 20, 30, 40):
+        matrix = rng.random((n_models, 8)) < 0.35
+        used = matrix | ~matrix.any(axis=1)[:, None] | ~matrix.any(axis=0)
+        margins = find_margins(enumerate_patterns(Code(used), 2))
+        for k in (1, 2):
+            expected = min(margins.label[k - 1], margins.tracking[k - 1], 5)
+            assert look_up_margin(used, k) == expected
+            seen.add(expected)
+    assert len(seen) > 3
+
+
+def test_an_inspection_of_539_users_says_what_it_looked_up() -> None:
+    code = design(539, 2, utilization=0.333, guarantee="track", time_limit=5, reproducible=True).code
+    found = inspect(code)
+    assert found.track == found.max_attackers == 2
+    assert found.margin[1] is not None
+    assert found.margin[1] >= 3
+    assert found.margin_arbitrary[1] is None
+    assert any("looked up" in note for note in found.notes)
 
 
 def test_a_planted_collision_among_many_users_is_found() -> None:

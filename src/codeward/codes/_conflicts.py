@@ -86,6 +86,20 @@ Conflict(first=(2,), second=(0, 1), differ=3)]
     return [Conflict(walk.name(a), walk.name(b), differ) for (a, b), differ in sorted(found.items())]
 
 
+def look_up_margin(matrix: NDArray[np.bool_], n_attackers: int, most: int = 5) -> int | None:
+    """Find the least of label and tracking margin for k attackers, up to ``most``; None when it cannot be looked up.
+
+    Examples
+    --------
+    >>> look_up_margin(np.eye(3, dtype=bool), 1)  # one user differs from nobody, and agrees with another, in one model
+    1
+    """
+    try:
+        return next((d for d in range(most) if find_conflicts(matrix, n_attackers, d + 1)), most)
+    except TooLargeError:
+        return None
+
+
 def count_tables(n_models: int, margin: int, n_sets: int) -> int:
     """Count the sorted tables that `find_conflicts` needs: its cost is this times the number of sets."""
     return len(_choose_blocks(n_models, margin, log2(n_sets)))

@@ -14,6 +14,7 @@ from codeward._errors import TooLargeError
 from codeward._figures import check_plot_path, save_figure
 from codeward._progress import Progress, silent
 from codeward.codes._code import Code
+from codeward.codes._conflicts import look_up_margin
 from codeward.codes._constructions import duplicated_code
 from codeward.codes._designer import design
 from codeward.codes._guarantees import models_lower_bound
@@ -31,7 +32,6 @@ from codeward.codes._properties import (
 
 #: Attacker sets enumerated when no limit is asked for: half a second.
 DEFAULT_SETS = 300_000
-
 #: Seconds for the smallest coalition that hits every model, where it is larger than the sets enumerated.
 COVER_SECONDS = 0.3
 
@@ -52,7 +52,7 @@ class Inspection:
     correct_arbitrary : int
         Largest k with BDC(2k): the label is recoverable under the *arbitrary* threat model.
     margin, margin_track, margin_arbitrary : tuple
-        Entry k - 1 is the margin for k attackers; None where the comparison was too large (see ``notes``).
+        Entry k - 1 is the margin for k attackers; None where it was too large to find, a lower bound where looked up.
     models_lower_bound : int
         No code with the same users, row weight and detection guarantee has fewer models.
     witness : dict of str to Break
@@ -168,14 +168,17 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
     while fits and count_pairs(table, fits) > most:
         fits -= 1
     if fits < limit:
-        pairs = count_pairs(table, fits + 1)
-        notes.append(f"margins stop at k = {fits}: the next needs {pairs:,} comparisons, over {most:,}")
+        pairs = f"{count_pairs(table, fits + 1):,} comparisons"
+        notes.append(f"margins past k = {fits} need {pairs}: looked up up to 5, label and tracking together")
     margins = find_margins(table, fits)
-    gap: Margin = (None,) * (limit - fits)
+    unknown: Margin = (None,) * (limit - fits)
+    # Users that share columns have equal patterns in plenty, which a lookup would compare one by one.
+    alone = distinct is code
+    gap: Margin = tuple(look_up_margin(code.matrix, k) if alone else None for k in range(fits + 1, limit + 1))
 
     # 3. Tracking: two equal columns end it at once.
     tracking, tracking_margin = find_tracking_break(table), margins.tracking
-    if distinct is not code:
+    if not alone:
         tracking, tracking_margin = _find_equal_columns(code, first), (0,) * fits
 
     # 4. Witnesses.
@@ -198,7 +201,7 @@ def inspect(code: Code, max_attackers: int | None = None) -> Inspection:
         track=_holds(tracking, limit),
         margin=margins.label + gap,
         margin_track=tracking_margin + gap,
-        margin_arbitrary=margins.arbitrary + gap,
+        margin_arbitrary=margins.arbitrary + unknown,
         models_lower_bound=models_lower_bound(code.n_users, detect, code.row_weight, "detect") if detect else 1,
         witness=witness,
         notes=tuple(notes),
