@@ -20,6 +20,7 @@ from codeward.certificates._published import (
     certify_finite_aggregation,
     certify_run_off_election,
 )
+from codeward.certificates._ruling import Ruling, referee
 
 __all__ = [
     "Agreement",
@@ -27,6 +28,7 @@ __all__ = [
     "CertifiedCurve",
     "CollectiveCertificate",
     "Floor",
+    "Ruling",
     "Threat",
     "Witness",
     "certified_accuracy",
@@ -41,4 +43,5 @@ __all__ = [
     "join_certificates",
     "parse_floor",
     "plot_certified_accuracy",
+    "referee",
 ]

@@ -177,29 +177,46 @@ def solve_runoff(
     search_users(breaker, code, limit, fewest, best)
     lower, most = fewest[:, 0], np.full(n_inputs, limit + 1, dtype=np.int64)
     if time_limit > 0:
-        starts, models = _list_models(code)
-        share_rows(
-            n_inputs,
-            lambda part: attack_pairs(
-                breaker.votes[part],
-                breaker.vote_words[part],
-                breaker.prefer[part],
-                breaker.first[part],
-                breaker.pairs[part],
-                best[part],
-                starts,
-                models,
-                limit,
-                most[part],
-                users[part],
-            ),
-        )
+        _attack_pairs(breaker, code, np.arange(n_inputs), best, limit, most, users)
         _solve_gaps(breaker, code, limit, time_limit, lower, most, users, bar)
     exact = (lower == most) & ((most <= limit) | (limit >= code.n_users))
     users[~((most <= limit) & (lower == most))] = -1
     users.sort(axis=1)
     order = np.argsort(users < 0, axis=1, kind="stable")
     return lower - 1, exact, np.take_along_axis(users, order, axis=1)
+
+
+def _attack_pairs(
+    breaker: RunOffBreaker, code: Code, rows: _Ints, best: _Ints, limit: int, sizes: _Ints, users: NDArray[np.int32]
+) -> None:
+    """Attack each of ``rows`` greedily by its pair (t, b) of ``best``; write how many users that takes, and which."""
+    starts, models = _list_models(code)
+    share_rows(
+        rows.size,
+        lambda part: attack_pairs(
+            breaker.votes[rows[part]],
+            breaker.vote_words[rows[part]],
+            breaker.prefer[rows[part]],
+            breaker.first[rows[part]],
+            breaker.pairs[rows[part]],
+            best[part],
+            starts,
+            models,
+            limit,
+            sizes[part],
+            users[part],
+        ),
+    )
+
+
+def attack_greedily_by_pairs(breaker: RunOffBreaker, code: Code, row: int, limit: int) -> list[int] | None:
+    """Return at most ``limit`` users who change an output, the smallest of one greedy attack a pair; None without."""
+    label, classes = int(breaker.labels[row]), range(breaker.n_classes)
+    pairs = np.array([(t, b) for t in classes for b in classes if t not in (b, label)], dtype=np.int64)
+    sizes, users = np.zeros(len(pairs), dtype=np.int64), np.full((len(pairs), limit), -1, dtype=np.int32)
+    _attack_pairs(breaker, code, np.full(len(pairs), row), pairs, limit, sizes, users)
+    least = int(sizes.argmin())
+    return users[least][users[least] >= 0].tolist() if sizes[least] <= limit else None
 
 
 def search_users(breaker: RunOffBreaker, code: Code, limit: int, fewest: _Ints, best: _Ints) -> None:

@@ -15,6 +15,7 @@ from codeward.cli._federate import federate_app
 from codeward.cli._inspect import inspect
 from codeward.cli._ledger import ledger_app
 from codeward.cli._own_data import train
+from codeward.cli._referee import referee
 from codeward.cli._report import report
 from codeward.cli._reproduce import reproduce
 from codeward.cli._revoke import revoke
@@ -91,6 +92,7 @@ app.add_typer(data_app, name="data")
 app.command("decode")(decode)
 app.command("certify")(certify)
 app.command("compare")(compare)
+app.command("referee")(referee)
 app.command("reproduce")(reproduce)
 app.command("report")(report)
 app.command("serve")(serve)

@@ -16,10 +16,11 @@ from codeward.decoding._decoded import (
 from codeward.decoding._factory import DECODERS, make_decoder
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
+from codeward.decoding._score_files import load_scores, save_scores
 from codeward.decoding._suspects import tracking_score
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
-from codeward.decoding._vote_files import VoteReader, VoteSet, load_scores, load_votes, save_scores, save_votes
+from codeward.decoding._vote_files import VoteReader, VoteSet, load_votes, save_votes
 from codeward.decoding._vote_models import (
     ConfusionModel,
     VoteModel,
