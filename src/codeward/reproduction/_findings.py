@@ -198,6 +198,9 @@ def _study_certificates(study: CellStudy) -> dict[str, Any]:
     if k:
         decoder = ConsensusDecoder(code, k)
         held[f"consensus for k = {k}"] = certify(votes, code, threat="arbitrary", decoder=decoder, max_attackers=TOP)
+    if study.clean.scores is not None:
+        scores = study.clean.scores.astype(np.float32)
+        held["runoff"] = certify(scores, code, threat="arbitrary", decoder="runoff", max_attackers=TOP)
     held["bayes"] = certify(
         votes[:CERTIFIED], code, threat="deterministic", decoder="bayes", confusion=study.confusion, max_attackers=3
     )
@@ -238,6 +241,8 @@ def choose_parts(config: RunConfig, code: str, repeat: int, n_attackers: int, sm
     """
     if config.attack.groups > 1:  # most parts are for one
         return ("groups", "unreached")
+    if config.training.recipe == "modern" and not smoke:  # its own decoder is in the record; certificates by repeat
+        return ("paper", "unreached", *(() if n_attackers else ("certificates",)))
     iid, usual = config.split.kind == "iid", config.split.kind == "iid" and is_usual_attack(config)
     # With skewed data the records say enough; who is named, and what is detected, is compared where data are IID.
     parts = ["paper", "explanations", "unreached"] if iid or smoke else []

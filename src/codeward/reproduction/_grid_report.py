@@ -89,7 +89,11 @@ def collect_tables(grid: Grid) -> dict[str, list[Table]]:
     tables: dict[str, list[Table | None]] = {
         "there": [*_record_tables.tabulate_progress(grid)],
         "attack": [_record_tables.tabulate_weakest(grid), _record_tables.tabulate_success(grid)],
-        "figure5": [*_record_tables.tabulate_figure5(grid), _record_tables.tabulate_clean(grid)],
+        "figure5": [
+            *_record_tables.tabulate_figure5(grid),
+            _record_tables.tabulate_clean(grid),
+            _record_tables.tabulate_calibrated(grid),
+        ],
         "table1": [*_naming.tabulate_table1(grid)],
         "past": [
             _study_tables.tabulate_designed(grid),

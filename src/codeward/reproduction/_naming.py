@@ -12,7 +12,7 @@ TRACKERS = {
     "bayes": "paper's decoder",
     "bayes-joint": "paper's, somebody named",
     "discounted": "our decoder",
-    "soft": "our decoder, scores",
+    "soft": "score decoder, earlier",
     "pooled-2": "2 inputs pooled",
     "pooled-5": "5 inputs pooled",
     "pooled-20": "20 inputs pooled",
@@ -22,7 +22,7 @@ _NOTE = (
     "Users named rightly / wrongly, per triggered input whose label is not the target: mean ± standard deviation over "
     "repeats. Best: as many as attack / 0. Pooled: what the paper's decoder says of several such inputs together, for "
     "random pools. Where a cell says all labels, inputs whose label is the target count too; they show no attack. "
-    "Scores: our decoder on class scores, else on votes."
+    "Scores: an earlier version of our decoder on class scores, which are not kept; else ours on votes."
 )
 
 

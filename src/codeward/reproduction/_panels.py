@@ -47,6 +47,7 @@ _KINDS = {"a": "partition", "b": "partition", "e": "random", "f": "random", "fa"
 _MARKERS: tuple[Marker, ...] = ("disc", "frame", "square", "ring")
 _CERTIFICATES = (
     ("plurality", "plurality vote", "whatever hit models say"),
+    ("runoff", "run-off", "whatever hit models say"),
     ("consensus", "consensus decoder", "whatever hit models say"),
     ("bayes", "the paper's decoder", "hit models say the target"),
 )

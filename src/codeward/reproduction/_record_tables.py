@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from codeward.report import Groups, Table, TableEntry, count_attackers, share_cell
+from codeward.report import Groups, Table, TableEntry, count_attackers, make_table, share_cell
 from codeward.reproduction._grid_folder import (
     OTHER,
     Grid,
@@ -161,6 +161,38 @@ def tabulate_clean(grid: Grid) -> Table:
         ("code", "one sub-model right", "plurality vote right", "decoder right", "false alarms"),
         tuple((name, tuple(rows)) for name, rows in groups.items()),
         folded=True,
+    )
+
+
+def tabulate_calibrated(grid: Grid) -> Table | None:
+    """Right labels and alarms of the calibrated decoder, where runs have it, beside the vote and the paper's."""
+    groups: Groups = {}
+    for run in grid.pick():
+        for size in grid.sizes:
+            records = [record for record in list_records(run, size) if "decoder" in record["figures"]]
+            if not records:
+                continue
+            own = [record["figures"]["decoder"] for record in records]
+            repeats = {record["repeat"] for record in records}
+            parts = [part for figures in own for part in (figures["groups"] if size else [{"all": figures["clean"]}])]
+            known = [part["all"]["unreached"] for part in parts if "unreached" in part["all"]]
+            kept = "other_labels" if size else "all"
+            cells = [
+                *(share_cell(list_shares(run, size, name, repeats=repeats)) for name in ("plurality", "bayes")),
+                share_cell([part["all"]["right"] for part in parts]),
+                share_cell(known),
+                share_cell(list_shares(run, size, "alarms", kept, repeats)),
+                share_cell([part[kept]["alarms"] for part in parts]),
+            ]
+            groups.setdefault(run.setting.name, []).append((TableEntry(f"{run.code_name}, {size}"), *cells))
+    heads = ("vote right", "paper's decoder right", "calibrated right", "unreached models' vote")
+    return make_table(
+        "calibrated",
+        "The calibrated decoder",
+        "0: clean inputs, alarms are false ones (set on other clean inputs for 5%); else all triggered inputs, and "
+        "alarms on those whose label is not the target. Unreached: models that no attacker feeds.",
+        ("code, attackers", *heads, "paper's alarms", "calibrated alarms"),
+        groups,
     )
 
 

@@ -30,10 +30,12 @@ DECODERS = {
     "plurality": "vote",
     "bayes": "paper's decoder",
     "discounted": "our decoder",
-    "soft": "our decoder, scores",
+    "soft": "score decoder, earlier",
 }
+#: Of the score decoder's figures.
+EARLIER = "Earlier: the score decoder as it was when these models were trained; their scores were not kept."
 #: Certificates by how their names in studies start, in words.
-CERTIFICATES = (("plurality", "vote"), ("consensus", "consensus"), ("bayes", "paper's"))
+CERTIFICATES = (("plurality", "vote"), ("runoff", "run-off"), ("consensus", "consensus"), ("bayes", "paper's"))
 
 
 def compare_designed(grid: Grid) -> dict[tuple[str, int], tuple[list[GridRun], set[int]]]:
@@ -155,7 +157,7 @@ def tabulate_decoders(grid: Grid) -> list[Table]:
         table = make_table(
             f"decoders-{figure}",
             title,
-            f"By number of attackers, on the repeats that all decoders of a code have. {note}",
+            f"By number of attackers, on the repeats that all decoders of a code have. {note} {EARLIER}",
             heads,
             groups,
             folded=figure != "right",
@@ -185,7 +187,7 @@ def tabulate_detection(grid: Grid) -> Table | None:
         "Telling triggered inputs from clean ones",
         "AUC of the ROC curve of the attack probability (1: always told apart, 0.5: guessing), and the share found at "
         "5% false alarms, on triggered inputs whose label is not the target; by number of attackers, on "
-        "the repeats that all decoders of a code have.",
+        f"the repeats that all decoders of a code have. {EARLIER}",
         ("code and decoder", *(f"AUC, {size}" for size in sizes), *(f"found at 5%, {size}" for size in sizes)),
         groups,
         quiet=True,
@@ -208,7 +210,7 @@ def tabulate_certified_shades(grid: Grid) -> Table | None:
     return make_table(
         "certified-shades",
         "Certified accuracy at a glance",
-        "Right labels that no k users can change. Vote and consensus decoder: whatever the models they reach say. "
+        "Right labels that no k users can change. Vote, run-off and consensus: whatever the models they reach say. "
         "Paper's decoder: if these all say one target.",
         ("code", *heads, "scheme"),
         groups,
