@@ -31,6 +31,7 @@ def reproduce(
     parts: str = typer.Option(None, "--parts", help="samples: numbers of parts, such as 50,250,1000."),
     decoders: str = typer.Option("plurality,runoff", "--decoders", help="samples: plurality, runoff, consensus."),
     seed: int = typer.Option(0, "--seed", min=0, help="samples: seed of the models and of random codes."),
+    epochs: int = typer.Option(None, "--epochs", min=1, help="samples: epochs instead of the recipe's own number."),
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
@@ -77,7 +78,19 @@ def reproduce(
         return
     if study == "samples":
         reproduce_samples(
-            folder, dataset, parts, codes, decoders, seed, data_dir, votes_only, count_only, smoke, quiet, as_json
+            folder,
+            dataset,
+            parts,
+            codes,
+            decoders,
+            seed,
+            epochs,
+            data_dir,
+            votes_only,
+            count_only,
+            smoke,
+            quiet,
+            as_json,
         )
         return
     if recipe not in ("paper", "modern"):

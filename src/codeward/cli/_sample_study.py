@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -18,6 +19,7 @@ def reproduce_samples(
     codes: list[str],
     decoders: str,
     seed: int,
+    epochs: int | None,
     data_dir: Path | None,
     votes_only: bool,
     count_only: bool,
@@ -55,7 +57,8 @@ def reproduce_samples(
             pair = load_dataset(dataset, data_dir)
             for study in studies:
                 if not study.is_voted:
-                    vote_samples(study, pair, choose_sample_training(study, pair), shown)
+                    settings = choose_sample_training(study, pair)
+                    vote_samples(study, pair, replace(settings, epochs=epochs or settings.epochs), shown)
     except KeyboardInterrupt:
         print(f"codeward: interrupted; the same command goes on from what is in {place}", file=sys.stderr)
         raise typer.Exit(130) from None
