@@ -11,6 +11,7 @@ from codeward.cli._compare import compare
 from codeward.cli._data import data_app
 from codeward.cli._decode import decode
 from codeward.cli._design import design
+from codeward.cli._features import features
 from codeward.cli._federate import federate_app
 from codeward.cli._inspect import inspect
 from codeward.cli._ledger import ledger_app
@@ -89,6 +90,7 @@ app.command("inspect")(inspect)
 app.command("run")(run)
 app.command("train")(train)
 app.add_typer(data_app, name="data")
+app.command("features")(features)
 app.command("decode")(decode)
 app.command("certify")(certify)
 app.command("compare")(compare)

@@ -1,5 +1,29 @@
-"""What turns inputs into features before any user hands in anything."""
+"""What turns inputs into features before any user hands in anything: fixed functions, known by their hashes."""
 
-from codeward.training.backbones._backbone import Backbone
+from codeward.training.backbones._backbone import NOBODY, TRUSTED, Backbone
+from codeward.training.backbones._hashed_features import HashedTable, HashedText
+from codeward.training.backbones._named_backbones import (
+    BACKBONES,
+    FunctionBackbone,
+    digest_inputs,
+    make_backbone,
+    transform_cached,
+)
+from codeward.training.backbones._pretrained import EfficientNetLite, OnnxBackbone
+from codeward.training.backbones._stroke_features import StrokeFeatures
 
-__all__ = ["Backbone"]
+__all__ = [
+    "BACKBONES",
+    "NOBODY",
+    "TRUSTED",
+    "Backbone",
+    "EfficientNetLite",
+    "FunctionBackbone",
+    "HashedTable",
+    "HashedText",
+    "OnnxBackbone",
+    "StrokeFeatures",
+    "digest_inputs",
+    "make_backbone",
+    "transform_cached",
+]

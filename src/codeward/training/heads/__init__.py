@@ -3,7 +3,7 @@
 Nothing here needs torch; only keeping heads in a model store does.
 """
 
-from codeward.training.heads._feature_grid import GRID_BITS, GridFeatures, round_to_grid
+from codeward.training.heads._feature_grid import GRID_BITS, GridFeatures, check_steps, round_to_grid
 from codeward.training.heads._head_set import HeadSet, fit_heads
 from codeward.training.heads._row_sums import sum_row_grams
 from codeward.training.heads._statistics_message import check_statistics, pack_statistics, unpack_statistics
@@ -16,6 +16,7 @@ __all__ = [
     "StatisticsSet",
     "UserStatistics",
     "check_statistics",
+    "check_steps",
     "fit_heads",
     "gather_statistics",
     "pack_statistics",

@@ -113,7 +113,15 @@ def round_to_grid(features: Any, width: int | None = None) -> GridFeatures:
 
 
 def check_steps(steps: Any, what: str) -> NDArray[np.int16]:
-    """Return rows that claim to be on the grid, checked: whole numbers, norms at most one."""
+    """Return rows that claim to be on the grid, checked: whole numbers, norms at most one.
+
+    Examples
+    --------
+    >>> check_steps(np.array([[4096, 1]], np.int16), "message")
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: message: row 0 has a norm above one
+    """
     array = np.asarray(steps)
     if array.ndim != 2 or array.dtype != np.int16:
         raise InputError(f"{what}: expected int16 steps of shape (N, d), got {array.dtype} {array.shape}")

@@ -1,0 +1,189 @@
+"""Backbones by name, by function, by file; and their features kept by content."""
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from codeward._errors import InputError
+from codeward._files import read_npz, write_atomic
+from codeward._progress import Progress, silent
+from codeward.data import InputTable, Schema
+from codeward.training.backbones._backbone import TRUSTED, Backbone
+from codeward.training.backbones._hashed_features import HashedTable, HashedText
+from codeward.training.backbones._pretrained import EFFICIENTNETS, EfficientNetLite, OnnxBackbone
+from codeward.training.backbones._stroke_features import StrokeFeatures
+from codeward.training.heads import GridFeatures, check_steps, round_to_grid
+
+#: Inputs between two steps of a progress bar.
+_BLOCK = 2000
+
+#: What each name is, for lists and help.
+BACKBONES: dict[str, str] = {
+    "strokes": "small grey images, made upright: oriented strokes, random waves; nobody to trust",
+    "gradients": "the same without making them upright; nobody to trust",
+    "scattering": "small grey images, upright: scattering transform, slower; nobody to trust",
+    "hashed-text": "texts: hashed words and pieces of words; nobody to trust",
+    "hashed-table": "tables: hashed categories, fixed bins; nobody to trust",
+    "efficientnet-lite0": "images: ImageNet network, 224 pixels; trusted, frozen",
+    "efficientnet-lite2": "images: ImageNet network, 260 pixels; trusted, frozen",
+}
+
+
+@dataclass(frozen=True)
+class FunctionBackbone:
+    """A function of one's own from inputs to features; whoever wrote it is trusted.
+
+    Attributes
+    ----------
+    name : str
+        ``package.module:function``.
+    function : callable
+        Takes N inputs, returns an array of shape (N, d).
+    width : int
+    digest : str
+        Hash of the name and the source of the function; what it calls is not in it.
+    """
+
+    name: str
+    function: Callable[[Any], Any]
+    width: int
+    digest: str
+
+    @property
+    def trust(self) -> str:
+        """Who must be trusted: whoever wrote it."""
+        return TRUSTED
+
+    def transform(self, inputs: Any) -> GridFeatures:
+        """Return the features, rounded to the grid; rows of norm above one are scaled down."""
+        features = round_to_grid(self.function(inputs), self.width)
+        if len(features) != len(inputs):
+            raise InputError(f"{self.name}: {len(features)} rows of features for {len(inputs)} inputs")
+        return features
+
+
+def make_backbone(name: str, schema: Schema | None = None, sample: Any = None) -> Backbone:
+    """Return a backbone: by name (`BACKBONES`), as ``package.module:function``, or an ``.onnx`` file.
+
+    Parameters
+    ----------
+    name : str
+    schema : Schema, optional
+        Of the inputs; ``hashed-table`` needs it.
+    sample : optional
+        One or more inputs, from which the width of a function's features is found; of the server, not of a user.
+
+    Examples
+    --------
+    >>> make_backbone("strokes").width
+    2048
+    >>> make_backbone("resnet")
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: backbone 'resnet': choose strokes, gradients, scattering, hashed-text, hashed-table, \
+efficientnet-lite0, efficientnet-lite2, package.module:function, or a .onnx file
+    """
+    if name in EFFICIENTNETS:
+        return EfficientNetLite(name)
+    if name in ("strokes", "gradients", "scattering"):
+        return StrokeFeatures(name)
+    if name == "hashed-text":
+        return HashedText()
+    if name == "hashed-table":
+        if schema is None:
+            raise InputError("backbone hashed-table: needs the schema of the table")
+        return HashedTable(schema)
+    if name.endswith(".onnx"):
+        return OnnxBackbone.open(name)
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function.isidentifier():
+        choices = ", ".join(BACKBONES)
+        raise InputError(f"backbone {name!r}: choose {choices}, package.module:function, or a .onnx file")
+    return _open_function(name, module, function, sample)
+
+
+def _open_function(name: str, module: str, function: str, sample: Any) -> FunctionBackbone:
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"backbone {name!r}: cannot be imported ({' '.join(str(error).split())[:80]})") from error
+    if sample is None or not callable(found):
+        raise InputError(f"backbone {name!r}: needs a function and an input to find the width of its features")
+    width = round_to_grid(found(sample)).width
+    try:
+        source = inspect.getsource(found)
+    except (OSError, TypeError):
+        source = ""
+    digest = hashlib.sha256(f"function {name} {width} {source}".encode()).hexdigest()
+    return FunctionBackbone(name, found, width, digest)
+
+
+def digest_inputs(inputs: Any) -> str:
+    """Return the hash of inputs: images, vectors, texts or a table.
+
+    Examples
+    --------
+    >>> digest_inputs(["a", "b"]) == digest_inputs(["a", "b"]), digest_inputs(["ab"]) == digest_inputs(["a", "b"])
+    (True, False)
+    """
+    hasher = hashlib.sha256()
+    columns = inputs.columns.items() if isinstance(inputs, InputTable) else [("", inputs)]
+    for name, values in columns:
+        array = np.asarray(values)
+        hasher.update(f"{name} {array.dtype.kind} {array.shape} ".encode())
+        if array.dtype.kind in "OU":
+            for text in array.ravel():
+                raw = b"" if text is None else str(text).encode("utf-8", "surrogatepass")
+                hasher.update(f"{-1 if text is None else len(raw)} ".encode() + raw)
+        else:
+            hasher.update(f"{array.dtype.str} ".encode() + np.ascontiguousarray(array).tobytes())
+    return hasher.hexdigest()
+
+
+def transform_cached(
+    backbone: Backbone, inputs: Any, folder: Path | None, progress: Progress | None = None
+) -> tuple[GridFeatures, bool]:
+    """Return the features of inputs and whether they were kept from before, under the hashes of inputs and backbone.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> images = np.zeros((2, 1, 8, 8), np.uint8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first = transform_cached(StrokeFeatures(width=8), images, Path(folder))
+    ...     again = transform_cached(StrokeFeatures(width=8), images, Path(folder))
+    >>> first[1], again[1], bool((first[0].steps == again[0].steps).all())
+    (False, True, True)
+    """
+    if folder is None:
+        return _transform_blocks(backbone, inputs, progress), False
+    file = folder / f"{digest_inputs(inputs)[:32]}-{backbone.digest[:32]}.npz"
+    if file.is_file():
+        try:
+            steps = check_steps(read_npz(file, ("steps",), ())["steps"], str(file))
+            if steps.shape == (len(inputs), backbone.width):
+                return GridFeatures(steps), True
+        except InputError:
+            pass  # damaged: made again
+    features = _transform_blocks(backbone, inputs, progress)
+    if features.width != backbone.width:
+        raise InputError(f"backbone {backbone.name}: {features.width} features, announced {backbone.width}")
+    write_atomic(file, lambda out: np.savez(out, steps=features.steps))
+    return features, False
+
+
+def _transform_blocks(backbone: Backbone, inputs: Any, progress: Progress | None) -> GridFeatures:
+    """Transform some inputs at a time, so that a bar can show how far it is."""
+    bar, parts = progress or silent(), []
+    for start in range(0, max(1, len(inputs)), _BLOCK):
+        index = np.arange(start, min(start + _BLOCK, len(inputs)))
+        block = inputs.take(index) if isinstance(inputs, InputTable) else inputs[start : start + _BLOCK]
+        parts.append(backbone.transform(block).steps)
+        bar.advance(len(index))
+    return GridFeatures(np.concatenate(parts))

