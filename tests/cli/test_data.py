@@ -25,7 +25,13 @@ def test_the_variable_names_the_directory_when_no_option_does(tmp_path, capsys, 
 def test_check_passes_over_missing_sets_unless_they_are_named(tmp_path, capsys):
     assert main(["data", "check", "--data-dir", str(tmp_path), "--json"]) == 0
     states = json.loads(capsys.readouterr().out)
-    assert states == {"digits": "ok", "mnist": "missing", "fashion-mnist": "missing", "cifar10": "missing"}
+    assert states == {
+        "digits": "ok",
+        "mnist": "missing",
+        "fashion-mnist": "missing",
+        "cifar10": "missing",
+        "mnist-writers": "missing",
+    }
     assert main(["data", "check", "mnist", "--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().out == "mnist: missing\n"
     assert main(["data", "check", "digits"]) == 0

@@ -21,7 +21,7 @@ def list_datasets(data_dir: Path = _DIR, as_json: bool = _JSON) -> None:
     from codeward.data import CATALOG, find_data_dir
 
     folder = find_data_dir(data_dir)
-    rows = {name: {"title": entry.title, "folder": str(folder / name)} for name, entry in CATALOG.items()}
+    rows = {name: {"title": entry.title, "folder": str(folder / entry.folder)} for name, entry in CATALOG.items()}
     rows["digits"]["folder"] = "(embedded)"
     if as_json:
         print(json.dumps(rows))

@@ -1,6 +1,6 @@
 """The data sets codeward knows by name: their files, checksums, homes and fixed normalisation constants."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class CatalogEntry:
     would let one user touch every sub-model, and with that break the isolation every guarantee rests on.
 
     ``sizes`` are the numbers of training and test images: where a file has no published checksum (Fashion-MNIST's
-    unpacked files), they and the label range are what tells a wrong file.
+    unpacked files), they and the label range are what tells a wrong file. ``folder`` is where the files are, by default
+    the name.
 
     Examples
     --------
@@ -57,6 +58,11 @@ class CatalogEntry:
     test: tuple[DataFile, ...] = ()
     home: str = ""
     downloads: tuple[Download, ...] = ()
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.folder:
+            object.__setattr__(self, "folder", self.name)
 
 
 _BATCHES = "cifar-10-batches-bin"
@@ -140,6 +146,11 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     )
 }
+
+#: MNIST with its writers: the images are MNIST's, who wrote them comes with the package.
+CATALOG["mnist-writers"] = replace(
+    CATALOG["mnist"], name="mnist-writers", title="MNIST with its 539 writers as users", folder="mnist"
+)
 
 #: CIFAR-10 as published for Python: a pickle a batch, read only after its checksum matched.
 CIFAR_PYTHON_MD5: dict[str, str] = {

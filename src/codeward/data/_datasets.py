@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_bytes
+from codeward._files import read_npz as read_arrays
 from codeward.data._catalog import CATALOG, CIFAR_PYTHON_MD5, CatalogEntry
 from codeward.data._dataset_files import (
     MAX_UNPACKED_BYTES,
@@ -37,8 +39,8 @@ class DatasetPair:
     n_classes : int
     mean, std : tuple of float
         Fixed public normalisation constants, never computed from users' data (see `CatalogEntry`).
-    groups : ndarray or None, shape (N,)
-        Real user ids of the training samples, where the data bring them.
+    groups, test_groups : ndarray or None, shape (N,)
+        Real user ids of the training and test samples, where the data bring them.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class DatasetPair:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     groups: NDArray[Any] | None = None
+    test_groups: NDArray[Any] | None = None
 
 
 def find_data_dir(data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -95,8 +98,21 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
     if name == "digits":
         train, test = _load_digits()
     else:
-        train, test = load_files(entry, find_data_dir(data_dir) / name)
-    return DatasetPair(name, train, test, entry.n_classes, entry.mean, entry.std)
+        train, test = load_files(entry, find_data_dir(data_dir) / entry.folder)
+    writers = _read_writers() if name == "mnist-writers" else (None, None)
+    return DatasetPair(name, train, test, entry.n_classes, entry.mean, entry.std, *writers)
+
+
+def _read_writers() -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the names of the writers of MNIST's training and test images: census staff or students, and a number."""
+    with resources.as_file(resources.files("codeward.data") / "files" / "mnist_writers.npz") as path:
+        arrays = read_arrays(path, ("train", "test", "train_series", "test_series"))
+    kinds = np.array(["staff", "?", "?", "?", "student"])
+    train, test = (
+        np.char.add(np.char.add(kinds[arrays[f"{part}_series"]], "-"), np.char.zfill(arrays[part].astype("U4"), 4))
+        for part in ("train", "test")
+    )
+    return train, test
 
 
 def load_files(entry: CatalogEntry, folder: Path) -> tuple[Samples, Samples]:

@@ -56,7 +56,7 @@ def fetch_dataset(
     'data/digits'
     """
     entry = find_entry(name)
-    folder = find_data_dir(data_dir) / name
+    folder = find_data_dir(data_dir) / entry.folder
     if not entry.downloads:
         return folder
     return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, show_progress)
@@ -97,7 +97,7 @@ def check_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> 
     ('ok', 'missing')
     """
     entry = find_entry(name)
-    folder = find_data_dir(data_dir) / name
+    folder = find_data_dir(data_dir) / entry.folder
     if not entry.downloads:
         return "ok"
     parts = [part for file in entry.train + entry.test for part in (file.name, file.name + ".gz")]
