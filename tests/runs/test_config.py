@@ -246,3 +246,16 @@ def test_settings_of_the_designer_count_only_where_it_designs():
     designed = RunConfig(code={"margin": 5})
     assert designed.code.name is None
     assert designed.digest != RunConfig(code={"margin": 4}).digest
+
+
+@pytest.mark.parametrize(
+    ("overrides", "recipe"),
+    [
+        ([], "modern"),
+        (["training.architecture=fast"], "modern"),
+        (["training.architecture=mlp"], "paper"),
+        (["training.architecture=mlp", "training.recipe=modern"], "modern"),
+    ],
+)
+def test_a_configuration_says_its_recipe(overrides, recipe):
+    assert load_config(None, overrides).training.recipe == recipe

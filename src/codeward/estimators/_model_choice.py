@@ -177,10 +177,11 @@ def _with_encoders(estimator: Any, schema: Schema, ordinal: bool = False) -> Any
 
 
 def _choose_network(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
-    from codeward.training import ARCHITECTURES, PRESETS
+    from codeward.training import ARCHITECTURES, choose_recipe
 
     _, height, width = schema.columns[0].shape
-    base = PRESETS["digits" if min(height, width) <= 12 else "mnist"]
+    named = model is not None and model not in ("fast", "fast-small", "mnist-fast")  # the modern rates are not for any
+    base = choose_recipe("digits" if min(height, width) <= 12 else "images", "paper" if named else "modern")
     # Constants, not measured: a mean over all users' pixels would let one user touch every model.
     base = replace(base, n_classes=n_classes, mean=(0.5,), std=(0.25,))
     if model is None:

@@ -19,6 +19,7 @@ from codeward.runs._sections import (
     FRACTION,
     FRACTIONS,
     LATER_SETTINGS,
+    MODERN_ARCHITECTURES,
     AttackSection,
     CodeSection,
     DecoderSection,
@@ -91,7 +92,10 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _resolve_recipe(self) -> "RunConfig":
         if self.training.recipe is None:
-            object.__setattr__(self, "training", self.training.model_copy(update={"recipe": self.default_recipe}))
+            # The modern rates are for networks with batch norm; a network of one's own gets the paper's careful ones.
+            known = self.training.architecture in (None, *MODERN_ARCHITECTURES)
+            recipe = self.default_recipe if known else "paper"
+            object.__setattr__(self, "training", self.training.model_copy(update={"recipe": recipe}))
         return self
 
     @property

@@ -143,6 +143,9 @@ class AttackSection(Section):
         return self
 
 
+#: Networks of the modern recipes.
+MODERN_ARCHITECTURES = ("fast", "fast-small", "mnist-fast")
+
 #: Training settings that the first runs did not have.
 LATER_SETTINGS = ("optimizer", "schedule", "label_smoothing", "batches", "cutout", "mixup", "jitter")
 
@@ -150,7 +153,8 @@ LATER_SETTINGS = ("optimizer", "schedule", "label_smoothing", "batches", "cutout
 class TrainingSection(Section):
     """The recipe of the sub-models (see `codeward.training.choose_recipe`) and overrides of it.
 
-    ``recipe``: ``modern``, unless said otherwise (federations: ``paper``), or ``paper``.
+    ``recipe``: ``modern`` or ``paper``. Where it is not said: ``modern``; with an architecture that the modern recipes
+    do not use, and in federations, ``paper``.
 
     Examples
     --------

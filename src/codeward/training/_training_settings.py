@@ -212,8 +212,8 @@ SIZE_RULES: dict[str, tuple[tuple[int, dict[str, float]], ...]] = {
     ),
     # Images of one's own: letters and signs must not be flipped, and two cores must be enough.
     "shift": (
-        (2_500, _row(20, 10**9, 128, 0.2, 5e-4, 0, 0.2, 0.1)),
-        (0, _row(200, 40_000, 32, 0.1, 1e-3, 0, 0.2, 0.1)),
+        (2_500, _row(10, 10**9, 128, 0.2, 5e-4, 0, 0.2, 0.1)),
+        (0, _row(60, 10_000, 32, 0.1, 1e-3, 0, 0.2, 0.1)),
     ),
     "warp": (
         (2_500, _row(20, 200_000, 128, 0.05, 5e-4, 0, 0.0, 0.0)),
