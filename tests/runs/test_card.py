@@ -91,10 +91,10 @@ def test_a_card_fits_a_terminal_and_a_page(cell):
 
 def test_the_guarantee_is_the_code_s_and_the_decoder_s():
     found = inspect(named_code("c"))
-    said = {(one.threat, one.property): one for one in state_guarantees(found)}
+    said = {(one.threat, one.property): one for one in reversed(state_guarantees(found))}
     assert said["deterministic", "correct"].n_attackers == found.correct == 4
     assert said["deterministic", "correct"].n_errors == 0  # margin 1 at four attackers
-    assert "up to 4 attackers" in sum_up_guarantees(state_guarantees(found))
+    assert "up to 3 attackers, if at most 1 other" in sum_up_guarantees(state_guarantees(found))
 
     class Stubborn:
         def predict(self, votes):

@@ -92,16 +92,17 @@ def measure_decoder(cell: Cell, paper: Decoder) -> dict[str, Any]:
     """
     decoder = cell.decoder()
     figures: dict[str, Any] = {"name": cell.decoding.name, "reads": decoder.needs}
-    figures["clean"] = _count_verdicts(decoder.decode(observe(decoder, cell.clean)), cell.clean)["all"]
+    alarm = figures["threshold"] = decoder.threshold
+    figures["clean"] = _count_verdicts(decoder.decode(observe(decoder, cell.clean)), alarm, cell.clean)["all"]
     figures["groups"] = []
     for group, triggered in zip(cell.groups, cell.triggered, strict=True):
         decoded = decoder.decode(observe(decoder, triggered))
-        found = _count_verdicts(decoded, triggered, np.asarray(triggered.labels != group.target))
+        found = _count_verdicts(decoded, alarm, triggered, np.asarray(triggered.labels != group.target))
         free = ~cell.code.pattern(group.attackers)
         if free.any():
             known = PluralityDecoder(n_classes=cell.n_classes).predict(triggered.votes[:, free])
             found["all"]["unreached"] = share(int((known == triggered.labels).sum()), len(known))
-        rows = np.flatnonzero(decoded.alarms())
+        rows = np.flatnonzero(decoded.alarms(alarm))
         pools = [triggered.votes[rows[start : start + POOLED]] for start in range(0, len(rows) - POOLED + 1, POOLED)]
         named = pool_evidence(paper, pools).suspects if pools and isinstance(paper, BayesDecoder) else []
         figures["groups"].append({**found, "pooled": _count_named(named, group.attackers)})
@@ -109,10 +110,10 @@ def measure_decoder(cell: Cell, paper: Decoder) -> dict[str, Any]:
 
 
 def _count_verdicts(
-    decoded: Decoded, given: VoteSet, others: NDArray[np.bool_] | None = None
+    decoded: Decoded, threshold: float, given: VoteSet, others: NDArray[np.bool_] | None = None
 ) -> dict[str, dict[str, Any]]:
     kept = {"all": np.ones(len(decoded), dtype=bool)} | ({} if others is None else {"other_labels": others})
-    counted = {"right": decoded.labels == given.labels, "alarms": decoded.alarms()}
+    counted = {"right": decoded.labels == given.labels, "alarms": decoded.alarms(threshold)}
     return {
         name: {what: share(int(found[rows].sum()), int(rows.sum())) for what, found in counted.items()}
         for name, rows in kept.items()

@@ -261,7 +261,7 @@ def make_card(
             "classes": str(cell.n_classes),
         },
         share(int((decoded.labels == clean.labels).sum()), total),
-        share(int(decoded.alarms().sum()), total),
+        share(int(decoded.alarms(decoder.threshold).sum()), total),
         state_guarantees(inspection, kept),
         tuple(_certify(cell, inspection.correct_arbitrary)) if certifiable else (),
         {key: assumed[key] for key in dict.fromkeys((*ASSUMED, *assumed)) if key in assumed},

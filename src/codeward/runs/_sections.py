@@ -187,10 +187,10 @@ class DecoderSection(Section):
     Examples
     --------
     >>> DecoderSection().name, DecoderSection().success_rate
-    ('bayes', 0.99)
+    ('calibrated', 0.99)
     """
 
-    name: Literal["calibrated", "bayes", "groups", "discounted", "soft"] = "bayes"
+    name: Literal["calibrated", "bayes", "groups", "discounted", "soft"] = "calibrated"
     false_alarm_rate: float = Field(
         default=0.05, gt=0, lt=1, description="Share of clean inputs that may be flagged (all but bayes, groups)."
     )

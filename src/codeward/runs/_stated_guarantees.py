@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from codeward.certificates import Agreement
 
 Property = Literal["detect", "correct", "track", "undo"]
+Margin = Sequence[int | None]
 
 
 @dataclass(frozen=True)
@@ -65,42 +66,23 @@ def state_guarantees(found: Inspection, kept: "Agreement | None" = None) -> tupl
 ('arbitrary', 'correct', 1)]
     """
     shows = "some sub-model learned from none of them: as long as it is right, a triggered input shows as disagreement"
-    parts: list[tuple[str, Property, int, int, str]] = [
-        ("deterministic", "detect", found.detect, 0, shows),
-        (
-            "deterministic",
-            "correct",
-            found.correct,
-            _spare(found.margin, found.correct),
-            "the votes determine the true label",
-        ),
-        (
-            "deterministic",
-            "track",
-            found.track,
-            _spare(found.margin_track, found.track),
-            "the votes determine who attacked",
-        ),
-        (
-            "arbitrary",
-            "correct",
-            found.correct_arbitrary,
-            _spare(found.margin_arbitrary, found.correct_arbitrary),
-            "the votes determine the true label whatever the reached sub-models say",
-        ),
-    ]
-    said = [
-        StatedGuarantee(threat, k, what, spare, _say(found, k, what, spare, does))
-        for threat, what, k, spare, does in parts
-    ]
+    label, names = "the votes determine the true label", "the votes determine who attacked"
+    anything = f"{label} whatever the reached sub-models say"
+    said = [_state(found, "deterministic", found.detect, "detect", 0, shows)]
+    parts: tuple[tuple[str, Property, int, Margin, str], ...] = (
+        ("deterministic", "correct", found.correct, found.margin, label),
+        ("deterministic", "track", found.track, found.margin_track, names),
+        ("arbitrary", "correct", found.correct_arbitrary, found.margin_arbitrary, anything),
+    )
+    for threat, what, k, margin, does in parts:
+        said.append(_state(found, threat, k, what, _spare(margin, k), does))
+        # With fewer attackers a wrong vote may be allowed for: real sub-models err.
+        fewer = [size for size in range(1, k) if _spare(margin, size)]
+        if fewer and not _spare(margin, k):
+            said.append(_state(found, threat, fewer[-1], what, _spare(margin, fewer[-1]), does))
     if kept is not None:
         does = "the decoder in use returns the true label"
-        said.insert(
-            2,
-            StatedGuarantee(
-                "deterministic", kept.n_attackers, "undo", 0, _say(found, kept.n_attackers, "undo", 0, does)
-            ),
-        )
+        said.insert(1, _state(found, "deterministic", kept.n_attackers, "undo", 0, does))
     return tuple(said)
 
 
@@ -111,24 +93,22 @@ def sum_up_guarantees(said: Sequence[StatedGuarantee]) -> str:
     --------
     >>> from codeward.codes import inspect, named_code
     >>> print(sum_up_guarantees(state_guarantees(inspect(named_code("g")))))
-    Guaranteed if every sub-model that learned from an attacker says one and the same target: the true label with up \
-to 1 attacker; who attacked with up to 1; if no other sub-model errs.
+    Guaranteed if every sub-model that learned from an attacker says one and the same target: the true label and \
+who attacked, with up to 1 attacker, if no other sub-model errs.
     """
-    known = {guarantee.property: guarantee for guarantee in said if guarantee.threat == "deterministic"}
-    label, names = known["correct"], known["track"]
-    if "undo" in known and known["undo"].n_attackers < label.n_attackers:
-        label = known["undo"]
+    label, names = _choose(said, "correct"), _choose(said, "track")
+    undone = [one for one in said if one.property == "undo"]
+    if undone and undone[0].n_attackers < label.n_attackers:
+        label = undone[0]
     if not label.n_attackers:
         return "Nothing is guaranteed: a single user may decide the label."
-    parts = [f"the true label with up to {count_words(label.n_attackers, 'attacker')}{_allow(label, names)}"]
-    parts.append(
-        f"who attacked with up to {names.n_attackers}{_allow(names, label)}"
-        if names.n_attackers
-        else "nobody is named for sure"
-    )
-    common = f"; {_name_errors(label.n_errors)}" if not _allow(label, names) else ""
     condition = "Guaranteed if every sub-model that learned from an attacker says one and the same target"
-    return f"{condition}: {'; '.join(parts)}{common}."
+    if (label.n_attackers, label.n_errors) == (names.n_attackers, names.n_errors):
+        what = f"the true label and who attacked, with up to {count_words(label.n_attackers, 'attacker')}"
+        return f"{condition}: {what}, {_name_errors(label.n_errors)}."
+    what = f"the true label with up to {count_words(label.n_attackers, 'attacker')}, {_name_errors(label.n_errors)}"
+    who = f"who attacked with up to {names.n_attackers}, {_name_errors(names.n_errors)}"
+    return f"{condition}: {what}; {who if names.n_attackers else 'nobody is named for sure'}."
 
 
 def count_words(number: int, noun: str) -> str:
@@ -142,9 +122,10 @@ def count_words(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _allow(one: StatedGuarantee, other: StatedGuarantee) -> str:
-    """Return the condition of one guarantee where the other has not the same."""
-    return "" if one.n_errors == other.n_errors or not other.n_attackers else f" ({_name_errors(one.n_errors)})"
+def _choose(said: Sequence[StatedGuarantee], what: Property) -> StatedGuarantee:
+    """Return the guarantee that allows for wrong votes, where one does, else the one for the most attackers."""
+    found = [one for one in said if one.property == what and one.threat == "deterministic"]
+    return max(found, key=lambda one: (one.n_errors > 0, one.n_attackers))
 
 
 def _name_errors(spare: int) -> str:
@@ -155,15 +136,17 @@ def _name_errors(spare: int) -> str:
     )
 
 
-def _say(found: Inspection, k: int, what: Property, spare: int, does: str) -> str:
+def _state(found: Inspection, threat: str, k: int, what: Property, spare: int, does: str) -> StatedGuarantee:
     users = found.code.n_users
     if not k:
         lost = {"detect": "shown as an attack", "track": "traced to them"}.get(what, "undone")
-        return f"Nothing: what a single one of {users} users plants need not be {lost}."
-    condition = "" if what == "detect" else f" {_name_errors(spare)}"
-    return f"With up to {k} of {users} users attacking, {does}{condition}."
+        sentence = f"Nothing: what a single one of {users} users plants need not be {lost}."
+    else:
+        condition = "" if what == "detect" else f" {_name_errors(spare)}"
+        sentence = f"With up to {k} of {users} users attacking, {does}{condition}."
+    return StatedGuarantee(threat, k, what, spare, sentence)
 
 
-def _spare(margin: Sequence[int | None], k: int) -> int:
+def _spare(margin: Margin, k: int) -> int:
     """Return the wrong votes that the margin for k attackers corrects."""
     return max(0, ((margin[k - 1] or 1) - 1) // 2) if 0 < k <= len(margin) else 0
