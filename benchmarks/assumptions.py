@@ -43,7 +43,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for fraction in FRACTIONS:
             place = Path(folder, str(fraction))
-            settings = [f"code.name={CODE}", f"attack.fraction={fraction}", f"repeats={options.repeats}"]
+            settings = [
+                "decoder.name=bayes",
+                f"code.name={CODE}",
+                f"attack.fraction={fraction}",
+                f"repeats={options.repeats}",
+            ]
             for _ in run_experiment(load_config(None, [*settings, f"store={folder}/store"]), place):
                 pass
             for size in (1, 2, 3):

@@ -113,7 +113,9 @@ def make_targets(folder: Path) -> dict[str, tuple[list[bytes], Callable[[bytes],
     targets["scores.pth members"] = ([split_archive(pth)], unpacked(reading("s.pth", load_scores)))
 
     # A run folder of one cell.
-    config = RunConfig(users=3, code={"file": "code.json"}, attack={"attackers": [1]}, decoder={"max_attackers": 1})
+    config = RunConfig(
+        users=3, code={"file": "code.json"}, attack={"attackers": [1]}, decoder={"name": "bayes", "max_attackers": 1}
+    )
     run = RunFolder(folder / "digits-iid" / "c")
     run.path.mkdir(parents=True)
     code.save(run.code_file)

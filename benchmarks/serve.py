@@ -179,7 +179,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = str(Path(scratch, "run"))
-        for _ in run_experiment(load_config(None, ["attack.attackers=[2]"]), folder):
+        for _ in run_experiment(
+            load_config(None, ["attack.attackers=[2]", "code.name=c", "decoder.name=bayes"]), folder
+        ):
             pass
         measure(folder, given.seconds, given.triggered)
 

@@ -341,7 +341,14 @@ def attack_ledger(server: Server, ledger: Path) -> Row:
 
 
 def make_run(folder: Path) -> Path:
-    settings = ("users=16", "code.name=g", "attack.attackers=[0,1]", "attack.fraction=0.5", "training.architecture=mlp")
+    settings = (
+        "users=16",
+        "code.name=g",
+        "decoder.name=bayes",
+        "attack.attackers=[0,1]",
+        "attack.fraction=0.5",
+        "training.architecture=mlp",
+    )
     command = [sys.executable, "-c", _CLI, "run", "-o", str(folder)]
     for setting in (*settings, "training.epochs=12", "training.device=cpu"):
         command += ["--set", setting]

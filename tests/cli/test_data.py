@@ -76,6 +76,15 @@ def test_fetching_digits_says_they_are_embedded(tmp_path, capsys):
 
 def test_the_labels_of_a_damaged_npz_are_refused_by_run_with_one_line(tmp_path, capsys):
     np.savez(tmp_path / "mine.npz", images=np.zeros((20, 8, 8), np.uint8), labels=np.full(20, -1))
-    arguments = ["run", "--set", f"dataset={tmp_path / 'mine.npz'}", "--set", "code.name=d", "-o", str(tmp_path / "r")]
+    arguments = [
+        "run",
+        "--set",
+        f"dataset={tmp_path / 'mine.npz'}",
+        "--set",
+        "code.name=d",
+        "--set",
+        "decoder.name=bayes",
+    ]
+    arguments += ["-o", str(tmp_path / "r")]
     assert main(arguments) == 2
     assert "mine.npz: labels -1" in capsys.readouterr().err

@@ -10,7 +10,13 @@ from codeward.cli import main
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("cli-report") / "run"
-    settings = ("code.name=d", "training.epochs=2", "attack.attackers=[0,1]", "training.device=cpu")
+    settings = (
+        "code.name=d",
+        "decoder.name=bayes",
+        "training.epochs=2",
+        "attack.attackers=[0,1]",
+        "training.device=cpu",
+    )
     arguments = [part for setting in settings for part in ("--set", setting)]
     assert main(["run", *arguments, "--quiet", "-o", str(place)]) == 0
     return place

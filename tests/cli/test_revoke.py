@@ -11,7 +11,14 @@ from codeward.runs import load_config
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
-    settings = ["code.name=toy-d", "users=6", "training.epochs=1", "attack.attackers=[0]", "training.device=cpu"]
+    settings = [
+        "code.name=toy-d",
+        "decoder.name=bayes",
+        "users=6",
+        "training.epochs=1",
+        "attack.attackers=[0]",
+        "training.device=cpu",
+    ]
     list(run_experiment(load_config(None, settings), folder))
     return folder
 

@@ -12,7 +12,16 @@ from codeward import __version__
 from codeward.cli import main
 from codeward.runs import load_config, load_records
 
-SMALL = ["--set", "code.name=d", "--set", "training.epochs=2", "--set", "attack.attackers=[0,1]"]
+SMALL = [
+    "--set",
+    "code.name=d",
+    "--set",
+    "decoder.name=bayes",
+    "--set",
+    "training.epochs=2",
+    "--set",
+    "attack.attackers=[0,1]",
+]
 
 
 def vote_bytes(folder):
@@ -137,7 +146,16 @@ def test_the_folder_of_another_run_is_refused(done, capsys):
 
 
 # One model after the other, long enough to be interrupted between two of them.
-LONG = ["--set", "code.name=d", "--set", "training.engine=loop", "--set", "training.epochs=6"]
+LONG = [
+    "--set",
+    "code.name=d",
+    "--set",
+    "decoder.name=bayes",
+    "--set",
+    "training.engine=loop",
+    "--set",
+    "training.epochs=6",
+]
 LONG += ["--set", "attack.attackers=[0]"]
 
 

@@ -18,6 +18,7 @@ from codeward.serve import load_models
 SETTINGS = (
     "users=16",
     "code.name=g",
+    "decoder.name=bayes",
     "attack.attackers=[1]",
     "attack.fraction=0.5",
     "training.architecture=mlp",

@@ -31,7 +31,7 @@ def test_packages_are_imported_only_where_they_are_used(statement, blocked):
 
 
 def test_a_run_without_matplotlib_has_everything_but_plots(tmp_path):
-    options = ["code.name=d", "training.epochs=1", "attack.attackers=[1]"]
+    options = ["code.name=d", "decoder.name=bayes", "training.epochs=1", "attack.attackers=[1]"]
     arguments = ["run", *(part for option in options for part in ("--set", option)), "-o", str(tmp_path), "--quiet"]
     code = BLOCK.format(blocked=set(ALWAYS), statement=f"from codeward.cli import main; sys.exit(main({arguments!r}))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,7 +19,14 @@ from codeward.training import ModelStore, drop_users, plan_models, train_ensembl
 
 # Columns are 4 users with one zero and 2 with two: rows (models) have 3 to 5 users.
 CODE = named_code("toy-d")
-SETTINGS = ["code.name=toy-d", "users=6", "training.epochs=1", "training.device=cpu", "decoder.max_attackers=1"]
+SETTINGS = [
+    "code.name=toy-d",
+    "decoder.name=bayes",
+    "users=6",
+    "training.epochs=1",
+    "training.device=cpu",
+    "decoder.max_attackers=1",
+]
 
 
 @pytest.fixture(scope="module")

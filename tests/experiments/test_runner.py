@@ -11,7 +11,7 @@ from codeward.decoding import BayesDecoder, estimate_confusion, load_votes
 from codeward.experiments import _setting, run_experiment
 from codeward.runs import RunFolder, find_cell, load_config, load_record, load_records, rate
 
-SMALL = ["code.name=d", "training.epochs=3", "attack.attackers=[0,2]"]
+SMALL = ["code.name=d", "decoder.name=bayes", "training.epochs=3", "attack.attackers=[0,2]"]
 
 
 def run(folder, *overrides):

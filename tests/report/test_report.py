@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     from codeward.runs import load_config
 
     place = tmp_path_factory.mktemp("report") / "run"
-    settings = ["code.name=d", "training.epochs=2", "training.device=cpu", "repeats=2"]
+    settings = ["code.name=d", "decoder.name=bayes", "training.epochs=2", "training.device=cpu", "repeats=2"]
     settings += ["attack.attackers=[0,1,3]", "attack.groups=2"]
     for _ in run_experiment(load_config(None, settings), place):
         pass

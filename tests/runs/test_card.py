@@ -26,7 +26,7 @@ ASSUMED = {"encoders": "none", "validation": "the users' own: 60 inputs", "class
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory):
     """Models that err now and then."""
-    config = RunConfig(users=12, code={"name": "d"}, attack={"attackers": [0]})
+    config = RunConfig(users=12, code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"})
     place = RunFolder(tmp_path_factory.mktemp("run") / "clinics")
     code, rng = place.open(config), np.random.default_rng(0)
 

@@ -14,7 +14,7 @@ from codeward.runs import FRACTION, Cell, RunConfig, RunFolder, describe_machine
 
 @pytest.fixture
 def cell(tmp_path):
-    config = RunConfig(users=12, code={"name": "d"}, attack={"attackers": [0]})
+    config = RunConfig(users=12, code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"})
     place = RunFolder(tmp_path / "run")
     code = place.open(config)
     says = VoteSet(np.tile([[0], [1], [1]], code.n_models), labels=np.array([0, 1, 1]))

@@ -12,6 +12,7 @@ import pytest
 SETTINGS = (
     "users=16",
     "code.name=g",
+    "decoder.name=bayes",
     "attack.attackers=[0,1]",
     "attack.fraction=0.5",
     "training.architecture=mlp",

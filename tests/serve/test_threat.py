@@ -21,7 +21,7 @@ def test_a_federated_run_is_served_with_the_arbitrary_guarantee_and_without_cert
 
 
 def test_a_pooled_run_keeps_the_deterministic_one(tmp_path):
-    overrides = ["code.name=d", "attack.attackers=[0]", "training.epochs=1"]
+    overrides = ["code.name=d", "decoder.name=bayes", "attack.attackers=[0]", "training.epochs=1"]
     list(run_experiment(load_config(overrides=overrides), tmp_path))
     assert find_cell(tmp_path, 0, 0).threat == "deterministic"
     # d promises two attackers; what is said of the decoder is what error-free attacks on the served one give.

@@ -111,7 +111,7 @@ with Cluster("local") as cluster:
         store = ModelStore(os.path.join(sys.argv[2], engine))
         train_ensembles(make_tasks(), recipe(architecture=architecture), 3, store, "cpu", engine, True, cluster)
     # The main job, on the cluster this process is connected to.
-    settings = ["code.name=d", "training.epochs=1", "attack.attackers=[0]", "cluster=auto"]
+    settings = ["code.name=d", "decoder.name=bayes", "training.epochs=1", "attack.attackers=[0]", "cluster=auto"]
     records = list(run_experiment(load_config(None, settings), os.path.join(sys.argv[2], "run"), progress=True))
     import ray
     started = children(os.getpid())
@@ -288,7 +288,17 @@ def test_who_gives_up_leaves_no_task_on_the_cluster(head, tmp_path):
     assert not busy
 
 
-RUN = ["run", "--set", "code.name=d", "--set", "training.engine=loop", "--set", "training.epochs=10"]
+RUN = [
+    "run",
+    "--set",
+    "code.name=d",
+    "--set",
+    "decoder.name=bayes",
+    "--set",
+    "training.engine=loop",
+    "--set",
+    "training.epochs=10",
+]
 RUN += ["--set", "attack.attackers=[0]"]
 
 

@@ -31,7 +31,7 @@ def record_cell(config: RunConfig, cell: Cell, **more: Any) -> Cell:
     --------
     >>> import tempfile
     >>> from codeward.runs import RunFolder, describe_machine
-    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]})
+    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     cell = Cell(RunFolder(folder), 0, 0)
     ...     says = VoteSet(np.tile([[0], [1]], cell.folder.open(config).n_models), np.array([0, 1]))
@@ -52,7 +52,7 @@ def count_votes(cell: Cell) -> dict[str, Any]:
     --------
     >>> import tempfile
     >>> from codeward.runs import RunFolder, describe_machine
-    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]})
+    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     cell = Cell(RunFolder(folder), 0, 0)
     ...     says = VoteSet(np.tile([[0], [1]], cell.folder.open(config).n_models), np.array([0, 1]))

@@ -96,7 +96,7 @@ def revoke_users(
     >>> from codeward.runs import foresee_revocation
     >>> few = {"users": 6, "code": {"name": "toy-d"}, "attack": {"attackers": [0]}, "training": {"epochs": 1}}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [before] = run_experiment(RunConfig(**few, decoder={"max_attackers": 1}), folder)
+    ...     [before] = run_experiment(RunConfig(**few, decoder={"name": "bayes", "max_attackers": 1}), folder)
     ...     [after] = revoke_users(folder, foresee_revocation(folder, ["3"]), Path(folder, "without"))
     >>> before["code"]["users"], after["code"]["users"], after["revoked"]["users"]
     (6, 5, ['3'])

@@ -9,7 +9,7 @@ that writes runs (``run``, ``reproduce``, ``federate``, ``revoke``) and all that
 >>> import numpy as np
 >>> from codeward.decoding import VoteSet
 >>> from codeward.runs import Cell, RunConfig, RunFolder, describe_machine, list_cells, rate, share
->>> config = RunConfig(users=12, code={"name": "d"}, attack={"attackers": [0]})
+>>> config = RunConfig(users=12, code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"})
 >>> folder = RunFolder(tempfile.mkdtemp())
 >>> code = folder.open(config)  # finds the code; writes config.yaml and code.json
 >>> says = VoteSet(np.tile([[0], [1], [1]], code.n_models), labels=np.array([0, 1, 1]))

@@ -232,7 +232,7 @@ def make_card(
     >>> import tempfile
     >>> from codeward.decoding import VoteSet
     >>> from codeward.runs import RunConfig, RunFolder
-    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]})
+    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     place = RunFolder(folder)
     ...     says = VoteSet(np.tile([[0], [1]], place.open(config).n_models), np.array([0, 1]))
