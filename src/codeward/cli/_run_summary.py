@@ -41,9 +41,7 @@ def _tabulate(records: Sequence[dict[str, Any]], covered: int) -> tuple[Table, d
     repeats = len({record["repeat"] for record in records}) > 1
     heads = ["attackers", "guarantee", "vote right", "decoder right", "known", "alarms", "false alarms"]
     for name in ["repeat"] * repeats + [*heads, "named rightly", "named wrongly"]:
-        table.add_column(
-            name, justify="left" if name == "guarantee" else "right", min_width=max(map(len, name.split()))
-        )
+        table.add_column(name.replace(" ", "\n"), justify="left" if name == "guarantee" else "right")
     pooled = None
     for record in records:
         figures, size = decoder_figures(record), record["n_attackers"]

@@ -26,7 +26,8 @@ class Experiment:
     Examples
     --------
     >>> import tempfile
-    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [0]}, training={"epochs": 1}, decoder={"name": "bayes"})
+    >>> few = {"code": {"name": "d"}, "attack": {"attackers": [0]}, "training": {"epochs": 1}}
+    >>> config = RunConfig(**few, decoder={"name": "bayes"})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [(cell, made)] = Experiment(config, RunFolder(folder)).run()
     ...     [(same, again)] = Experiment(config, RunFolder(folder)).run()
@@ -106,7 +107,8 @@ def run_experiment(
     --------
     >>> import tempfile
     >>> from codeward.runs import RunConfig, rate
-    >>> config = RunConfig(code={"name": "d"}, attack={"attackers": [1]}, training={"epochs": 1}, decoder={"name": "bayes"})
+    >>> few = {"code": {"name": "d"}, "attack": {"attackers": [1]}, "training": {"epochs": 1}}
+    >>> config = RunConfig(**few, decoder={"name": "bayes"})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [record] = run_experiment(config, folder)
     >>> record["n_attackers"], 0 <= rate(record["figures"]["clean"]["all"]["bayes"]) <= 1
