@@ -6,11 +6,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from codeward import __version__
 from codeward.cli import main
-from codeward.runs import load_config, load_records
+from codeward.cli._run_summary import print_summary
+from codeward.codes import named_code
+from codeward.decoding import VoteSet
+from codeward.experiments import record_cell
+from codeward.runs import Cell, RunFolder, decoder_figures, describe_machine, load_config, load_records
 
 SMALL = [
     "--set",
@@ -38,9 +43,44 @@ def done(tmp_path_factory):
 def test_a_run_prints_accuracy_and_attack_success_and_names_its_folder(done, capsys):
     assert main(["run", *SMALL, "-o", str(done)]) == 0
     out = capsys.readouterr().out
-    assert "repeat 0, 1 attackers: " in out
-    for word in ("plurality", "decoder", "flagged", "trigger", "suspects", "270 test inputs", str(done)):
-        assert word in out
+    assert "repeat 0, 1 attacker: " in out
+    assert max(map(len, out.replace(str(done), "DIR").splitlines())) <= 80
+    flat = " ".join(out.split())
+    for word in ("within", "plurality", "false alarms", "named", "270 test inputs", "nobody is named for sure"):
+        assert word in flat
+    assert out.endswith(f"run folder: {done}\nnext: codeward report {done}\n")
+
+
+def test_other_decoders_are_counted_beside_the_papers_and_name_by_pooled_evidence(done, tmp_path, capsys):
+    code = named_code("btc2412")
+    config = load_config(None, ["attack.attackers=[2,3]", "decoder.name=groups"])
+    folder, rng = RunFolder(tmp_path / "run"), np.random.default_rng(0)
+    folder.open(config)
+
+    def vote(n_inputs, attackers=()):
+        labels = rng.integers(1, 4, n_inputs)
+        wrong = rng.random((n_inputs, code.n_models)) < 0.03
+        votes = np.where(wrong, labels[:, None] % 3 + 1, labels[:, None])
+        votes[:, code.pattern(attackers)] = 0 if attackers else votes[:, code.pattern(attackers)]
+        return VoteSet(votes, labels)
+
+    for attackers in ((2, 9), (2, 9, 4)):
+        group = {"attackers": list(attackers), "target": 0}
+        about = {"classes": 4, "training": {}, "groups": [group], "work": {}, **describe_machine("cpu")}
+        votes = {"validation": vote(200), "clean": vote(100), "triggered": vote(100, attackers)}
+        cell = record_cell(config, Cell(folder, 0, len(attackers)).save_votes(votes, about))
+        own = cell.record["figures"]["decoder"]
+        assert own["groups"][0]["all"]["right"]["count"] >= 90
+        assert own["groups"][0]["all"]["unreached"]["of"] == 100
+        pooled = own["groups"][0]["pooled"]
+        assert pooled["rightly"]["of"] == len(attackers) * pooled["wrongly"]["of"] > 0
+        assert pooled["wrongly"]["count"] == 0
+        assert pooled["rightly"]["count"] == pooled["rightly"]["of"]
+        assert decoder_figures(cell.record) == own
+    print_summary(folder, load_records(folder.path))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines if line.strip()[:1] in ("2", "3")] == [["2", "within"], ["3", "past"]]
+    assert "who attacked, with up to 2 attackers" in " ".join(" ".join(lines).split())
 
 
 def test_json_is_one_object_on_stdout_and_nothing_else(done, capsys):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from codeward._errors import InputError
+from codeward._progress import show_progress
 from codeward.data import DatasetPair, plot_class_shares
 from codeward.experiments._measure import record_cell
 from codeward.experiments._setting import Parts, Setting, load_pair, prepare_setting, split_data
@@ -80,7 +81,12 @@ class Experiment:
                     made = cell in ensembles or not cell.has_record
                     if cell in ensembles:
                         cell = vote_cell(setting, cell, ensembles[cell])
-                    yield record_cell(config, cell) if made else cell, made
+                    if made:
+                        with show_progress("decode", 1, quiet=not progress) as bar:
+                            bar.advance(0, f"fit the {config.decoder.name} decoder, count")
+                            cell = record_cell(config, cell)
+                            bar.advance()
+                    yield cell, made
 
     def draw_users(self, path: str | os.PathLike[str]) -> None:
         """Draw which user holds how much of which class in the first repeat; needs matplotlib."""
