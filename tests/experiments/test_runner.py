@@ -248,7 +248,7 @@ def test_real_users_come_from_the_groups_of_an_npz(tmp_path):
     groups = np.array([f"user{i:02}" for i in rng.integers(0, 12, 240)])
     np.savez(tmp_path / "digits.npz", images=images, labels=labels, groups=groups)
     options = [f"dataset={tmp_path / 'digits.npz'}", "split.kind=groups", "training.architecture=digits-cnn"]
-    (record,) = run(tmp_path / "run", *options, "attack.attackers=[1]", "training.epochs=1")
+    (record,) = run(tmp_path / "run", *options, "attack.attackers=[1]", "training.epochs=1", "training.recipe=paper")
     assert record["config"]["attack"]["fraction"] == 0.05  # a file of that name is not the data set of that name
     assert record["training"]["n_classes"] == 4
     assert record["training"]["learning_rate"] == 1e-3
