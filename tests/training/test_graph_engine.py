@@ -12,11 +12,11 @@ from codeward._progress import silent
 from codeward.data import Overlay, Samples
 from codeward.training import PRESETS, ModelPlan
 from codeward.training._device_samples import DeviceSamples
+from codeward.training._dropout import CounterDropout, draws_globally, own_dropout
 from codeward.training._graph_engine import GraphTrainer, _prepare, make_loss
 from codeward.training._jobs import Job, Reporter, TrainingContext
 from codeward.training._loop_engine import train_loop
 from codeward.training._optimizers import WeightGroup, make_update
-from codeward.training._replaced_layers import CounterDropout, draws_globally, own_dropout
 
 
 def make_context(recipe, shape, finish):

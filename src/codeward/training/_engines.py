@@ -8,8 +8,8 @@ from torch import nn
 
 from codeward._errors import InputError
 from codeward.training._architectures import Shape
+from codeward.training._dropout import draws_globally
 from codeward.training._jobs import Job, TrainingContext
-from codeward.training._replaced_layers import draws_globally
 from codeward.training._training_settings import TrainingSettings
 
 ENGINES = ("auto", "loop", "compiled", "graphs")

@@ -13,6 +13,7 @@ from codeward._progress import silent
 from codeward.data import Samples
 from codeward.training._augmentation import KEY_STEP, mixed_losses
 from codeward.training._device_samples import DeviceSamples, arrange
+from codeward.training._dropout import draws_globally, own_dropout
 from codeward.training._jobs import (
     Job,
     Reporter,
@@ -24,7 +25,6 @@ from codeward.training._jobs import (
 )
 from codeward.training._optimizers import MOMENTUM
 from codeward.training._plan import ModelPlan, batch_width, plan_batches
-from codeward.training._replaced_layers import draws_globally, own_dropout
 from codeward.training._training_settings import TrainingSettings
 
 
