@@ -189,7 +189,7 @@ def test_the_alarm_is_the_log_likelihood_ratio_of_an_attack():
         attacks.patterns,
         attacks.targets,
     )
-    ratios = learn_ratios(training, explanations, generator)
+    (ratios,) = learn_ratios([training], explanations, generator)
     some = np.concatenate([votes[:300], attacked[:300]])
     found = sum_explanations(weigh_votes(np.log(confusion.T[some]), some), explanations, ratios).gap
     by_label = np.log(confusion.T[some])
@@ -226,6 +226,6 @@ def test_simulated_scores_feed_the_judges():
         attacks.patterns,
         attacks.targets,
     )
-    ratios = learn_ratios(training.take(labels < 2, labels < 2), explanations, generator)
+    (ratios,) = learn_ratios([training.take(labels < 2, labels < 2)], explanations, generator)
     sums = sum_explanations(training.attacked, explanations, ratios)
     assert np.isfinite(sums.attacked).all()

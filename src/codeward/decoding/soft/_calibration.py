@@ -75,8 +75,8 @@ def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def calibrate(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Calibration:
-    """Fit one map a model by penalised cross-entropy.
+def calibrate(scores: NDArray[np.float64], labels: NDArray[np.int64], start: Calibration | None = None) -> Calibration:
+    """Fit one map a model by penalised cross-entropy, which has one minimum: ``start`` only shortens the way.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def calibrate(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Calibra
     centred = center_scores(scores)
     _, n_models, n_classes = centred.shape
     truth = (labels == np.arange(n_classes)[:, None]).astype(np.float64)
-    parameters = np.zeros((n_models, 1 + n_classes))
+    parameters = np.zeros((n_models, 1 + n_classes)) if start is None else start.parameters.copy()
     for model in range(n_models):
         # Classes first: sums over them then run along the inputs, which is several times as fast.
         inputs = np.ascontiguousarray(centred[:, model].T)
@@ -129,5 +129,6 @@ def cross_calibrate(
 ) -> CrossCalibration:
     """Calibrate over `N_FOLDS` folds, each by the others, and once on everything."""
     folds = generator.permutation(np.arange(labels.size) % N_FOLDS)
-    held_out = tuple(calibrate(scores[folds != fold], labels[folds != fold]) for fold in range(N_FOLDS))
-    return CrossCalibration(folds, held_out, calibrate(scores, labels))
+    whole = calibrate(scores, labels)
+    held_out = tuple(calibrate(scores[folds != fold], labels[folds != fold], whole) for fold in range(N_FOLDS))
+    return CrossCalibration(folds, held_out, whole)

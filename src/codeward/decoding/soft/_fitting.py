@@ -21,7 +21,7 @@ from codeward.decoding.soft._simulation import Family, SimulatedAttacks, draw_at
 #: Fewest validation inputs a fit accepts.
 LEAST_INPUTS = 30
 #: Most simulated attacks the reading of the label is chosen on.
-MOST_CHECKS = 8000
+MOST_CHECKS = 4000
 #: Fewest simulated attacks of a kind that is compared for itself.
 LEAST_KIND = 40
 
@@ -83,13 +83,8 @@ def tune(
     training = TrainingSet(
         clean, labels, material.weigh(material.overwrite(attacks), attacks.rows), attacks.patterns, attacks.targets
     )
-    held_out = [
-        learn_ratios(
-            training.take(material.folds != fold, material.folds[attacks.rows] != fold), explanations, generator
-        )
-        for fold in range(N_FOLDS)
-    ]
-    ratios = learn_ratios(training, explanations, generator)
+    without = [training.take(material.folds != fold, material.folds[attacks.rows] != fold) for fold in range(N_FOLDS)]
+    *held_out, ratios = learn_ratios([*without, training], explanations, generator)
 
     # 2. What they say of the clean inputs and of fresh attacks on them.
     of_clean = _sum_held_out(clean, material.folds, explanations, held_out)

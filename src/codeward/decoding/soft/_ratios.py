@@ -1,11 +1,13 @@
 """Two likelihood ratios of explanations, learned from simulated attacks on validation inputs."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._cores import share_rows
+from codeward._cores import count_cores, share_rows
 from codeward.decoding.soft._boosting import Trees, grow_trees
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, describe_candidates, sum_candidates
@@ -17,6 +19,10 @@ N_DRAWN = 16
 CHUNK = 4_000_000
 #: Correlations of the models' evidence tried for the discount.
 CORRELATIONS = np.linspace(0.0, 1.0, 41)
+
+
+#: Features, answers and weights that trees are grown on.
+_Question = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,10 @@ class TrainingSet:
         )
 
 
-def learn_ratios(training: TrainingSet, explanations: Explanations, generator: np.random.Generator) -> RatioModels:
-    r"""Learn both ratios and the discount.
+def learn_ratios(
+    each: Sequence[TrainingSet], explanations: Explanations, generator: np.random.Generator
+) -> list[RatioModels]:
+    r"""Learn both ratios and the discount from every training set; the trees grow on all cores.
 
     With V(s) the number of classes some model votes for, a clean input seen in the light of x drawn from the prior w
     and t drawn from those classes, weighted by V / mean V, stands for all its explanations alike. N clean inputs with K
@@ -82,6 +90,20 @@ def learn_ratios(training: TrainingSet, explanations: Explanations, generator: n
     :math:`\log(M \bar V / (K N)) + \log(\Pr(s \mid x, t) / (c \Pr(s \mid clean)))`; the constant is taken off. Against
     other explanations of the same attacked input the prior cancels: :math:`\Pr(x, t \mid s) \propto w(x) \times` odds.
     """
+    drawn = [_draw_questions(training, explanations, generator) for training in each]
+    questions = [question for of_set, _, _ in drawn for question in of_set]
+    with ThreadPoolExecutor(count_cores()) as pool:  # the trees of a question do not depend on the others
+        grown = list(pool.map(lambda question: grow_trees(*question), questions))
+    return [
+        RatioModels(replace(grown[2 * k], base=grown[2 * k].base - constant), grown[2 * k + 1], discounts)
+        for k, (_, constant, discounts) in enumerate(drawn)
+    ]
+
+
+def _draw_questions(
+    training: TrainingSet, explanations: Explanations, generator: np.random.Generator
+) -> tuple[list[_Question], float, NDArray[np.float64]]:
+    """Draw what `grow_trees` learns the alarm and the naming from; the alarm's constant; the discounts."""
     true = (np.arange(len(training.attacked)), training.patterns, training.targets)
     likely = are_plausible(training.attacked, explanations, *true)
     ours = describe(training.attacked, explanations, *(part[likely] for part in true))
@@ -91,17 +113,16 @@ def learn_ratios(training: TrainingSet, explanations: Explanations, generator: n
     theirs = describe(training.clean, explanations, *drawn)
     weights = np.concatenate([np.ones(len(ours)), n_voted[drawn[0]] / n_voted.mean()])
     constant = np.log(max(len(training.attacked), 1) * n_voted.mean() / (N_DRAWN * max(len(training.clean), 1)))
-    alarm = grow_trees(np.concatenate([ours, theirs]), np.arange(weights.size) < len(ours), weights)
+    alarm = (np.concatenate([ours, theirs]), np.arange(weights.size) < len(ours), weights)
 
     # 2. The same against other explanations of the attacked inputs.
     of, x, t, _ = draw_candidates(training.attacked, explanations, generator)
     wrong = (x != training.patterns[of]) | (t != training.targets[of])
     theirs = describe(training.attacked, explanations, of[wrong], x[wrong], t[wrong])
-    naming = grow_trees(
-        np.concatenate([ours, theirs]), np.arange(len(ours) + len(theirs)) < len(ours), np.ones(len(ours) + len(theirs))
-    )
+    size = len(ours) + len(theirs)
+    naming = (np.concatenate([ours, theirs]), np.arange(size) < len(ours), np.ones(size))
     discounts = choose_discounts(training.clean, training.labels, explanations, generator)
-    return RatioModels(replace(alarm, base=alarm.base - float(constant)), naming, discounts)
+    return [alarm, naming], float(constant), discounts
 
 
 def draw_candidates(
