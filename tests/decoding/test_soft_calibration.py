@@ -23,14 +23,22 @@ def make_scores(seed: int, n_inputs: int, n_models: int, n_classes: int, heat: f
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), n_classes=st.integers(2, 5))
 def test_the_gradient_of_the_calibration_is_that_of_its_loss(seed, n_classes):
-    scores, labels = make_scores(seed, 20, 1, n_classes)
-    inputs, truth = center_scores(scores)[:, 0].T, np.eye(n_classes)[labels].T
-    point = np.random.default_rng(seed).normal(0, 0.3, 1 + n_classes)
+    scores, labels = make_scores(seed, 20, 3, n_classes)
+    inputs, truth = center_scores(scores).transpose(2, 1, 0), np.eye(n_classes)[labels].T
+    point = np.random.default_rng(seed).normal(0, 0.3, 3 * (1 + n_classes))
     _, gradient = calibration_loss(point, inputs, truth)
     for k in range(point.size):
         step = 1e-6 * np.eye(point.size)[k]
         high, low = (calibration_loss(point + sign * step, inputs, truth)[0] for sign in (1, -1))
         assert abs((high - low) / 2e-6 - gradient[k]) < 1e-6
+
+
+def test_every_model_is_calibrated_as_if_it_were_alone():
+    scores, labels = make_scores(3, 150, 4, 3)
+    together = calibrate(scores, labels).parameters
+    for model in range(4):
+        alone = calibrate(scores[:, [model]], labels).parameters[0]
+        np.testing.assert_allclose(together[model], alone, atol=2e-3)
 
 
 def test_calibration_undoes_overconfidence():

@@ -75,8 +75,8 @@ def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def calibrate(scores: NDArray[np.float64], labels: NDArray[np.int64], start: Calibration | None = None) -> Calibration:
-    """Fit one map a model by penalised cross-entropy, which has one minimum: ``start`` only shortens the way.
+def calibrate(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Calibration:
+    """Fit one map a model by penalised cross-entropy, all models in one search.
 
     Parameters
     ----------
@@ -84,44 +84,52 @@ def calibrate(scores: NDArray[np.float64], labels: NDArray[np.int64], start: Cal
         Log-probabilities of clean inputs.
     labels : ndarray of int64, shape (N,)
     """
-    centred = center_scores(scores)
-    _, n_models, n_classes = centred.shape
+    # Classes first and inputs last: sums over classes then run along the inputs, which is several times as fast.
+    inputs = np.ascontiguousarray(center_scores(scores).transpose(2, 1, 0))
+    n_classes, n_models, _ = inputs.shape
     truth = (labels == np.arange(n_classes)[:, None]).astype(np.float64)
-    parameters = np.zeros((n_models, 1 + n_classes)) if start is None else start.parameters.copy()
-    for model in range(n_models):
-        # Classes first: sums over them then run along the inputs, which is several times as fast.
-        inputs = np.ascontiguousarray(centred[:, model].T)
-        found = minimize(calibration_loss, parameters[model], args=(inputs, truth), jac=True, method="L-BFGS-B")
-        parameters[model] = found.x
-    return Calibration(parameters)
+    start = np.zeros(n_models * (1 + n_classes))
+    # The models share nothing but the search: its sum is small where each of them is.
+    found = minimize(
+        calibration_loss,
+        start,
+        args=(inputs, truth),
+        jac=True,
+        method="L-BFGS-B",
+        options={"ftol": 1e-10, "maxiter": 500},
+    )
+    return Calibration(np.asarray(found.x).reshape(n_models, 1 + n_classes))
 
 
 def calibration_loss(
     parameters: NDArray[np.float64], inputs: NDArray[np.float64], truth: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.float64]]:
-    """Mean cross-entropy plus penalty of one model, and its gradient.
+    """Mean cross-entropy plus penalty, summed over the models, and its gradient.
 
     Parameters
     ----------
-    parameters : ndarray, shape (1 + c,)
-        tau, b.
-    inputs : ndarray, shape (c, N)
+    parameters : ndarray, shape (m * (1 + c),)
+        tau, b of every model.
+    inputs : ndarray, shape (c, m, N)
         Centred scores.
     truth : ndarray, shape (c, N)
         One-hot labels.
     """
-    heat, bias = np.exp(parameters[0]), parameters[1:]
-    logits = heat * inputs + bias[:, None]
+    n_classes, n_models, n_inputs = inputs.shape
+    table = parameters.reshape(n_models, 1 + n_classes)
+    heat, bias = np.exp(table[:, 0]), table[:, 1:]
+    logits = heat[:, None] * inputs + bias.T[:, :, None]
     logits -= logits.max(axis=0)
     odds = np.exp(logits)
     totals = odds.sum(axis=0)
-    n_inputs = truth.shape[1]
     # No BLAS here: for so little work its threads cost a hundred times the product when cores are busy.
-    loss = (float(np.log(totals).sum()) - float((truth * logits).sum())) / n_inputs
+    loss = (float(np.log(totals).sum()) - float((truth[:, None] * logits).sum())) / n_inputs
     # d loss / d logits = (softmax - truth) / N
-    slope = (odds / totals - truth) / n_inputs
-    gradient = np.concatenate([[heat * float((slope * inputs).sum())], slope.sum(axis=1) + PENALTY * bias])
-    return loss + 0.5 * PENALTY * float(bias @ bias), gradient
+    slope = (odds / totals - truth[:, None]) / n_inputs
+    gradient = np.empty_like(table)
+    gradient[:, 0] = heat * (slope * inputs).sum(axis=(0, 2))
+    gradient[:, 1:] = slope.sum(axis=2).T + PENALTY * bias
+    return loss + 0.5 * PENALTY * float((bias * bias).sum()), gradient.ravel()
 
 
 def cross_calibrate(
@@ -129,6 +137,5 @@ def cross_calibrate(
 ) -> CrossCalibration:
     """Calibrate over `N_FOLDS` folds, each by the others, and once on everything."""
     folds = generator.permutation(np.arange(labels.size) % N_FOLDS)
-    whole = calibrate(scores, labels)
-    held_out = tuple(calibrate(scores[folds != fold], labels[folds != fold], whole) for fold in range(N_FOLDS))
-    return CrossCalibration(folds, held_out, whole)
+    held_out = tuple(calibrate(scores[folds != fold], labels[folds != fold]) for fold in range(N_FOLDS))
+    return CrossCalibration(folds, held_out, calibrate(scores, labels))
