@@ -10,7 +10,7 @@ from torch import nn
 
 from codeward._progress import silent
 from codeward.data import Overlay, Samples
-from codeward.training import PRESETS, ModelPlan
+from codeward.training import MODERN, PRESETS, ModelPlan
 from codeward.training._device_samples import DeviceSamples
 from codeward.training._dropout import CounterDropout, draws_globally, own_dropout
 from codeward.training._graph_engine import GraphTrainer, _prepare, make_loss
@@ -32,15 +32,26 @@ def make_context(recipe, shape, finish):
     return TrainingContext(recipe, "float32", shape, [19, 12], samples, Reporter(silent(), 1), finish)
 
 
-def test_a_lane_takes_the_steps_of_the_plain_loop():
+_OWN = {"epochs": 1, "batch_size": 8, "mean": (0.4,), "std": (0.3,)}
+_MODERN = {"learning_rate": 0.1, "weight_decay": 1e-3, "cutout": 3, "mixup": 0.3, "jitter": 0.2}
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        replace(PRESETS["cifar10"], architecture="digits-cnn", **_OWN),
+        replace(MODERN["cifar10"], architecture="fast-small", **_OWN, **_MODERN),
+        replace(MODERN["mnist"], **_OWN),
+    ],
+)
+def test_a_lane_takes_the_steps_of_the_plain_loop(recipe):
     found = {}
-    recipe = replace(PRESETS["cifar10"], architecture="digits-cnn", epochs=1, batch_size=8, mean=(0.4,), std=(0.3,))
-    context = make_context(recipe, (1, 8, 8), lambda job, weights: found.update(weights))
+    context = make_context(recipe.for_samples(31), (1, 8, 8), lambda job, weights: found.update(weights))
     job = Job(ModelPlan((0, 1), 0, 123), "")
     train_loop([job], context)
     start = _prepare(job, context)
     weights, stream = start.weights, start.stream
-    trainer = GraphTrainer(context, len(stream), make_loss(context), make_update(recipe))
+    trainer = GraphTrainer(context, len(stream), make_loss(context), make_update(context.settings))
     for _ in range(2):
         # Twice: loading a model must leave nothing of the one before.
         trainer.load(start)
@@ -100,23 +111,27 @@ def test_an_exported_model_is_not_touched_by_the_next_one_and_can_be_saved():
         assert torch.equal(value, wanted.get(name, torch.tensor(1))), name
 
 
+@pytest.mark.parametrize("optimizer_name", ["adam", "sgd"])
 @pytest.mark.parametrize("joined", [True, False])
-def test_the_flat_optimizer_equals_torch_adam(joined):
+def test_the_flat_optimizer_equals_torchs(joined, optimizer_name):
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(4, 3, 3, 3, generator=generator).contiguous(memory_format=torch.channels_last)]
     tensors += [torch.randn(7, generator=generator), torch.randn(5, 2, generator=generator)]
-    recipe = PRESETS["mnist"]
+    recipe = replace(PRESETS["mnist"], optimizer=optimizer_name)
     group = WeightGroup(tensors, torch.float32, joined, make_update(recipe))
     for master, tensor in zip(group.masters, tensors, strict=True):
         master.copy_(tensor)
     group.reset()
     twins = [nn.Parameter(tensor.clone()) for tensor in tensors]
-    optimizer = torch.optim.Adam(twins, recipe.learning_rate, weight_decay=recipe.weight_decay)
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(twins, rate, weight_decay=decay)
+    if optimizer_name == "sgd":
+        optimizer = torch.optim.SGD(twins, rate, 0.9, weight_decay=decay, nesterov=True)
     for _ in range(5):
         for twin in twins:
             twin.grad = torch.randn(twin.shape, generator=generator)
         optimizer.step()
-        group.step([twin.grad for twin in twins], torch.zeros(1))
+        group.step([twin.grad for twin in twins], torch.tensor([rate]))
     for twin, master, leaf in zip(twins, group.masters, group.leaves, strict=True):
         assert torch.allclose(twin, master, atol=1e-6)
         assert torch.equal(master, leaf.detach())
