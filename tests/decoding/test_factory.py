@@ -29,8 +29,8 @@ CODE = Code([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
 @pytest.fixture(scope="module")
 def clean():
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 150)
-    scores = rng.normal(size=(150, 6, 3)) + 3 * np.eye(3)[labels][:, None, :]
+    labels = rng.integers(0, 3, 220)
+    scores = rng.normal(size=(220, 6, 3)) + 3 * np.eye(3)[labels][:, None, :]
     scores -= np.log(np.exp(scores).sum(axis=2, keepdims=True))
     return VoteSet(scores.argmax(axis=2), labels, None, scores)
 
@@ -49,10 +49,10 @@ def test_every_decoder_keeps_the_protocol(name, clean):
     observed = clean.scores if decoder.needs == "scores" else clean.votes
     found = decoder.decode(observed)
     assert isinstance(found, Decoded)
-    assert len(found) == 150
+    assert len(found) == 220
     np.testing.assert_array_equal(decoder.predict(observed), found.labels)
-    assert found.user_probability.shape == (150, 3)
-    assert found.label_probability.shape == (150, 3)
+    assert found.user_probability.shape == (220, 3)
+    assert found.label_probability.shape == (220, 3)
     # Verdicts on parts, joined, are those on the whole.
     parts = Decoded.concatenate([decoder.decode(observed[:40]), decoder.decode(observed[40:])])
     np.testing.assert_array_equal(parts.labels, found.labels)
@@ -69,6 +69,11 @@ def test_the_calibrated_decoder_is_the_best_that_the_clean_inputs_allow(clean, m
     np.testing.assert_array_equal(decoder.confusion, estimate_confusion(clean.votes[::2], clean.labels[::2], 3))
     found = decoder.decode(clean.votes[1::2])
     assert found.alarms(decoder.threshold).mean() <= 0.05 < found.alarms(decoder.threshold - 1e-9).mean()
+
+
+def test_few_clean_inputs_are_for_the_bayes_decoder(clean):
+    few = VoteSet(clean.votes[:199], clean.labels[:199], None, clean.scores[:199])
+    assert isinstance(make_decoder("calibrated", CODE, few, Assumptions.uniform(1)), BayesDecoder)
 
 
 def test_the_parts_of_the_assumptions_reach_the_decoders(clean):
@@ -139,7 +144,7 @@ def test_verdicts_are_taken_joined_and_compared(clean):
     assert some.labels.tolist() == found.labels[[3, 3, 1]].tolist()
     assert some.suspects[0] == found.suspects[3]
     np.testing.assert_array_equal(found.take(clean.labels == 1).labels, found.labels[clean.labels == 1])
-    assert len(found.take(np.zeros(150, bool))) == 0
+    assert len(found.take(np.zeros(220, bool))) == 0
     level = float(found.attack_probability.max())
     assert not found.alarms(level).any()
     np.testing.assert_array_equal(found.alarms(), found.attack_probability > 0.5)

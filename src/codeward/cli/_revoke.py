@@ -30,7 +30,8 @@ def revoke(
     Example: codeward revoke runs/digits 3 7 -o runs/digits-without-3-7
     """
     from codeward.experiments import name_output, revoke_users
-    from codeward.runs import foresee_revocation
+    from codeward.report import write_card
+    from codeward.runs import Card, RunFolder, foresee_revocation
 
     outlook = foresee_revocation(run_dir, users)
     target = output or name_output(run_dir, outlook)
@@ -50,6 +51,9 @@ def revoke(
                 f"{work['reused']} taken over, {record['seconds']:.1f} s",
                 flush=True,
             )
+    card = RunFolder(target).card_file
+    if card.exists():
+        write_card(Card.load(card), card.with_suffix(".html"))
     if as_json:
         print(json.dumps({"folder": str(target), **outlook.to_json(), "records": records}))
     else:

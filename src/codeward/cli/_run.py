@@ -40,6 +40,16 @@ def run(
 
     resolved = load_config(config, [*settings, *name_cluster(engine, address)])
 
+    if resolved.dataset.endswith(".npz"):
+        from codeward.experiments import settle_users
+
+        invented = resolved.split.kind
+        resolved = settle_users(resolved)
+        if resolved.split.kind != invented:
+            print(
+                f"codeward: the groups of {resolved.dataset} are the users, {resolved.users} of them", file=sys.stderr
+            )
+
     from codeward.runs import RunFolder
 
     folder = RunFolder(output or Path("runs") / f"{Path(resolved.dataset).stem}-{resolved.digest[:8]}")

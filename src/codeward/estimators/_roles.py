@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.data import UserData
+from codeward.data import InputTable, UserData
 from codeward.estimators._holdout import hold_out
 from codeward.estimators._model_choice import as_matrix
 from codeward.estimators._ownership import Ownership, digest_rows, list_rows
@@ -24,6 +24,11 @@ class Labelled:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def take(self, index: NDArray[np.int64]) -> "Labelled":
+        """Return the samples at ``index``."""
+        inputs = self.inputs.take(index) if isinstance(self.inputs, InputTable) else self.inputs[index]
+        return Labelled(inputs, self.labels[index], None if self.owners is None else self.owners[index])
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def assign_roles(data: UserData, trusted: UserData | None, test: UserData | None
             raise InputError(f"trusted: {len(trusted)} samples are too few; half of them fit, half measure")
         order = np.random.default_rng([seed, 2]).permutation(len(trusted))
         half = len(trusted) // 2
-        fits, measures = (_take(trusted, np.sort(part)) for part in (order[:half], order[half:]))
+        fits, measures = (first.take(np.sort(part)) for part in (order[:half], order[half:]))
         return Roles(training, marks, fits, measures, True)
     if not division.held_out:
         raise InputError("every user has one sample; nothing can be held out: give --trusted FILE")

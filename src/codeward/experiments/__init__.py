@@ -10,7 +10,15 @@ from codeward.experiments._malicious_clients import (
 )
 from codeward.experiments._measure import count_votes, record_cell
 from codeward.experiments._runner import Experiment, holds_models, run_experiment
-from codeward.experiments._setting import Draw, Setting, choose_training, load_pair, prepare_setting, split_data
+from codeward.experiments._setting import (
+    Draw,
+    Setting,
+    choose_training,
+    load_pair,
+    prepare_setting,
+    settle_users,
+    split_data,
+)
 from codeward.experiments._unlearning import name_output, revoke_users
 from codeward.experiments._voting import vote_cell
 
@@ -35,6 +43,7 @@ __all__ = [
     "run_experiment",
     "run_federated",
     "save_attackers",
+    "settle_users",
     "split_data",
     "vote_cell",
 ]

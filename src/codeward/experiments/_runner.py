@@ -12,11 +12,20 @@ import torch
 
 from codeward._errors import InputError
 from codeward._progress import show_progress
+from codeward.codes import Code
 from codeward.data import DatasetPair, plot_class_shares
 from codeward.experiments._measure import record_cell
-from codeward.experiments._setting import Parts, Setting, load_pair, prepare_setting, split_data
+from codeward.experiments._setting import (
+    Parts,
+    Setting,
+    load_pair,
+    name_users,
+    prepare_setting,
+    settle_users,
+    split_data,
+)
 from codeward.experiments._voting import vote_cell
-from codeward.runs import Cell, RunConfig, RunFolder
+from codeward.runs import Cell, RunConfig, RunFolder, find_code
 from codeward.training import Cluster, Ensemble, ModelStore, train_ensembles
 
 
@@ -67,7 +76,7 @@ class Experiment:
             self.parts  # noqa: B018 - an impossible split is refused before a code is designed and a folder made
         if cluster is not None:
             cluster.check()
-        self.folder.open(config)
+        self.folder.open(config, None if self.folder.code_file.exists() else self._find_code())
         with nullcontext() if cluster is None else cluster:
             for repeat in range(config.repeats):
                 cells = [Cell(self.folder, repeat, size) for size in config.attack.attackers]
@@ -87,6 +96,17 @@ class Experiment:
                             cell = record_cell(config, cell)
                             bar.advance()
                     yield cell, made
+
+    def _find_code(self) -> Code:
+        """Find the code; its columns bear the names of the users where the data bring any."""
+        code, names = find_code(self.config), None
+        if self.config.split.kind == "groups":
+            names = name_users(self.pair)
+        if names is None or code.users == names:
+            return code
+        if code.users is not None:
+            raise InputError(f"code: names users {', '.join(code.users)[:80]}, the data {', '.join(names)[:80]}")
+        return Code(code.matrix, users=names, models=code.models, construction=code.construction)
 
     def draw_users(self, path: str | os.PathLike[str]) -> None:
         """Draw which user holds how much of which class in the first repeat; needs matplotlib."""
@@ -120,7 +140,7 @@ def run_experiment(
     >>> record["n_attackers"], 0 <= rate(record["figures"]["clean"]["all"]["bayes"]) <= 1
     (1, True)
     """
-    for cell, _ in Experiment(config, RunFolder(Path(folder))).run(progress):
+    for cell, _ in Experiment(settle_users(config), RunFolder(Path(folder))).run(progress):
         yield cell.record
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +130,48 @@ def split_data(config: RunConfig, repeat: int, pair: DatasetPair) -> Parts:
     if len(parts) != config.users:
         raise InputError(f"split: the data have {len(parts)} groups, but the run has {config.users} users")
     return parts
+
+
+def settle_users(config: RunConfig) -> RunConfig:
+    """Let the users that an ``.npz`` brings (``groups``) be the users of the run, unless another split was asked for.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> arrays = {"images": np.zeros((6, 4, 4), np.uint8), "labels": np.arange(6) % 2}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "clinics.npz")
+    ...     np.savez(file, **arrays, groups=np.array(["north", "south", "west"] * 2))
+    ...     settled = settle_users(RunConfig(dataset=str(file)))
+    >>> settled.split.kind, settled.users
+    ('groups', 3)
+    """
+    if not config.dataset.endswith(".npz") or "kind" in config.split.model_fields_set:
+        return config
+    names = name_users(load_pair(config))
+    if names is None:
+        return config
+    if "users" in config.model_fields_set and config.users != len(names):
+        raise InputError(
+            f"users: {config.users}, but the groups of {config.dataset} are {len(names)} users; leave users out, "
+            "or set split.kind=iid to give the samples to invented ones"
+        )
+    most = max((size for size in config.attack.attackers if size * config.attack.groups <= len(names)), default=0)
+    changes: dict[str, Any] = {"users": len(names), "split": {"kind": "groups"}}
+    content = config.model_dump(mode="python", exclude_unset=True) | changes
+    if "attack" not in config.model_fields_set or "attackers" not in config.attack.model_fields_set:
+        content["attack"] = content.get("attack", {}) | {"attackers": [k for k in config.attack.attackers if k <= most]}
+    try:
+        return type(config).model_validate(content)
+    except ValueError as error:
+        told = [line.strip() for line in str(error).splitlines() if "error," in line]
+        raise InputError(f"{config.dataset}: {len(names)} users: {' '.join(told)[:120]}") from error
+
+
+def name_users(pair: DatasetPair) -> tuple[str, ...] | None:
+    """Return the names of the users that the data bring, in the order of `split_groups`; None where they bring none."""
+    return None if pair.groups is None else tuple(str(name) for name in np.unique(pair.groups).tolist())
 
 
 def prepare_setting(

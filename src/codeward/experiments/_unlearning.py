@@ -13,11 +13,12 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
+from codeward.estimators import retrain_without
 from codeward.experiments._measure import count_votes
 from codeward.experiments._runner import find_device, holds_models
 from codeward.experiments._setting import Setting, load_pair, prepare_setting
 from codeward.experiments._voting import vote_cell
-from codeward.runs import Cell, Outlook, Revocation, RunConfig, RunFolder, list_cells, load_revocation
+from codeward.runs import Cell, Outlook, Revocation, RunConfig, RunFolder, TrainConfig, list_cells, load_revocation
 from codeward.training import Ensemble, ModelPlan, ModelStore, drop_users, plan_models, train_ensemble
 
 
@@ -108,11 +109,16 @@ def revoke_users(
     _open_state(new, outlook.after, config)
     _leave_note(old.path / "revoked", new.path, outlook.after)
     store = InheritingStore(new.path / "store", ModelStore(cells[0].store))
-    pair = load_pair(config)
+    own = isinstance(config, TrainConfig)
+    pair = None if own else load_pair(config)
     setting: Setting | None = None
     for cell in cells:
         made = Cell(new, cell.repeat, cell.n_attackers)
-        if not made.has_record or not holds_models(made, store):
+        if own and not (made.has_record and holds_models(made, store)):
+            plans = plan_remaining(outlook.after, config.seed)
+            made = retrain_without(made, old, outlook.after, plans, store, progress)
+        elif not made.has_record or not holds_models(made, store):
+            assert pair is not None
             begin = time.perf_counter()
             if setting is None or setting.repeat != cell.repeat:
                 setting = prepare_setting(config, cell.repeat, pair, outlook.after.original)

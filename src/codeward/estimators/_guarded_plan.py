@@ -1,0 +1,235 @@
+"""Everything that is settled before a model is trained on one's own data: columns, classes, code, model, roles."""
+
+import csv
+import io
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._files import read_text
+from codeward.data import Schema, UserData, load_user_data
+from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
+from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_model
+from codeward.estimators._roles import Roles, align, assign_roles, digest_data
+from codeward.runs import TrainConfig
+
+
+@dataclass(frozen=True)
+class GuardedPlan:
+    """Everything that is settled before a model is trained.
+
+    Attributes
+    ----------
+    config : TrainConfig
+    data : UserData
+    roles : Roles
+    choice : CodeChoice
+    model : ModelChoice
+
+    Examples
+    --------
+    >>> rows = {"x": [0.0, 1.0] * 20, "y": ["no", "yes"] * 20, "user": [f"u{place // 8}" for place in range(40)]}
+    >>> config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, train={"model": "logistic"})
+    >>> plan_training(config, rows).movable
+    []
+    """
+
+    config: TrainConfig
+    data: UserData
+    roles: Roles
+    choice: CodeChoice
+    model: ModelChoice
+
+    @property
+    def movable(self) -> list[str]:
+        """What reaches all rows and users could move all the same: nothing is certified then."""
+        data, k = self.data, self.choice.n_attackers
+        found = []
+        if data.firm is not None and data.firm < k:
+            found.append(
+                "the kinds of columns (or the size of images) were read off the users' data, and "
+                f"{data.firm + 1} of them could have made them others; declare them with --schema"
+            )
+        if self.model.family == "networks" and not self._classes_are_fixed():
+            found.append(
+                "the classes were read off the users' data, and the networks of all rows have an output for each; "
+                "declare them with --schema, or give --trusted"
+            )
+        return found
+
+    def _classes_are_fixed(self) -> bool:
+        """Tell whether classes are declared, or shown by so many users that k more or fewer change nothing."""
+        data, k = self.data, self.choice.n_attackers
+        if data.schema.classes is not None:
+            return True
+        holders = [np.unique(data.users[data.labels == label]).size for label in range(data.n_classes)]
+        return min(holders) > 2 * k
+
+    def describe(self) -> list[str]:
+        """Say what will be done, in lines."""
+        data, code = self.data, self.choice.code
+        sizes = np.array([part.size for part in data.parts])
+        who = "parts by hash (no users known)" if data.hashed else "users"
+        lines = [
+            *data.notes,
+            f"{len(data):,} samples, {data.n_classes} classes, {data.n_users} {who}: "
+            f"{sizes.min()} to {sizes.max()} samples each, median {int(np.median(sizes))}",
+            *self.choice.reasons,
+            f"each sub-model is a {self.model.name} on {code.row_weight} users or more",
+        ]
+        if data.hashed:
+            lines.append(
+                "without users the guarantee is against k poisoned samples, not k users, and nobody is named; "
+                "give --user COL if a column says who handed a sample in"
+            )
+        largest = int(sizes.argmax())
+        if not data.hashed and sizes[largest] > sizes.sum() / 2:
+            lines.append(
+                f"user {data.user_names[largest]} has {sizes[largest] / sizes.sum():.0%} of all samples: sub-models "
+                "without it learn from little; if it is several parties, make it several users"
+            )
+        return lines
+
+
+def plan_training(
+    config: TrainConfig,
+    source: Any = None,
+    trusted: Any = None,
+    test: Any = None,
+    model: Any = None,
+    schema: Schema | None = None,
+    code: CodeChoice | None = None,
+) -> GuardedPlan:
+    """Read the data and settle everything that all sub-models share: columns, classes, code, model, roles of samples.
+
+    Isolation: code, order of columns and margin come from the users' names, the options and trusted samples; kinds of
+    columns from a schema, trusted samples or a majority of users; encoders and imputers are in each sub-model's own
+    pipeline. What users could move all the same is in `GuardedPlan.movable`.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        Its ``train`` section names files; sources given here take their place.
+    source, trusted, test : optional
+        As for `codeward.data.load_user_data`.
+    model : optional
+        As for `choose_model`; by default ``config.train.model``.
+    schema : Schema, optional
+        Columns, kinds and classes as declared.
+    code : CodeChoice, optional
+        A code that is there already.
+
+    Examples
+    --------
+    >>> rows = {"x": [0.0, 1.0] * 20, "y": ["no", "yes"] * 20, "user": [f"u{place // 8}" for place in range(40)]}
+    >>> config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, train={"model": "logistic"})
+    >>> print(plan_training(config, rows).describe()[2])
+    40 samples, 2 classes, 5 users: 8 to 8 samples each, median 8
+    """
+    told = config.train
+    if schema is None and told.columns:
+        schema = Schema.load(told.columns)
+    columns = {"label": told.label, "user": told.user, "text": told.text}
+    given = trusted if trusted is not None else told.trusted
+    operators = None
+    if given is not None:
+        # Trusted samples fix columns and classes; users may then hand in what they like.
+        operators = load_user_data(given, told.label, "none", schema=schema, text=told.text, data_dir=config.data_dir)
+        if schema is None:
+            settled = replace(operators.schema, classes=operators.class_names, origin="trusted")
+            schema = replace(settled, user=told.user)
+    data = load_user_data(
+        source if source is not None else told.data,
+        schema=schema,
+        n_parts=told.parts,
+        data_dir=config.data_dir,
+        **columns,
+    )
+    schema = data.schema
+    operators = None if operators is None else align(operators, data, "trusted")
+    held = test if test is not None else told.test
+    checked = data.test
+    if held is not None:
+        checked = load_user_data(held, told.label or schema.label, "none", schema=replace(schema, user=None))
+    checked = None if checked is None else align(checked, data, "test")
+    chosen = choose_model(model if model is not None else told.model, schema, data.n_classes)
+    roles = assign_roles(data, operators, checked, told.test_fraction, config.seed)
+    if code is None:
+        code = _choose_code(config, data, roles, chosen)
+    marks = {"data_digest": digest_data(data)}
+    marks |= {} if operators is None else {"trusted_digest": digest_data(operators)}
+    marks |= {} if checked is None else {"test_digest": digest_data(checked)}
+    section = config.code.model_copy(
+        update={"attackers": code.n_attackers, "margin": code.margin}
+        | ({"guarantee": code.guarantee} if code.guarantee != "partition" else {})
+    )
+    settled_config = config.model_copy(
+        update={
+            "train": told.model_copy(update=marks),
+            "users": data.n_users,
+            "code": section,
+            "dataset": config.dataset if config.dataset != "digits" or told.data == "digits" else "own data",
+            "decoder": config.decoder.model_copy(
+                update={"max_attackers": min(max(code.n_attackers, 1), data.n_users)}
+                | ({} if "name" in config.decoder.model_fields_set else {"name": "calibrated"})
+            ),
+        }
+    )
+    return GuardedPlan(settled_config, data, roles, code, chosen)
+
+
+def _choose_code(config: TrainConfig, data: UserData, roles: Roles, model: ModelChoice) -> CodeChoice:
+    asked = config.code
+    set_by_hand = asked.model_fields_set
+    k = asked.attackers if "attackers" in set_by_hand else None
+    if data.hashed:
+        return hash_code(data.n_users, data.user_names, k or 1)
+    return choose_code(
+        data.user_names,
+        k,
+        asked.guarantee if "guarantee" in set_by_hand else None,
+        asked.margin if "margin" in set_by_hand else None,
+        asked.utilization,
+        _estimate_error(roles, data.schema, model, config.seed) if roles.trusted else None,
+        _read_weights(config.train.weights, data.user_names),
+        min(asked.time_limit, 5.0),
+    )
+
+
+def _estimate_error(roles: Roles, schema: Schema, model: ModelChoice, seed: int) -> float | None:
+    """Fit one model on half of the trusted samples and count its errors on the other half."""
+    if model.estimator is None or len(roles.validation) < 20:
+        return None
+    from sklearn.base import clone
+
+    rows, labels = as_matrix(roles.validation.inputs, schema), roles.validation.labels
+    order = np.random.default_rng([seed, 3]).permutation(len(labels))
+    half = len(labels) // 2
+    first, second = order[:half], order[half:]
+    if np.unique(labels[first]).size < 2:
+        return None
+    said = clone(model.estimator).fit(rows[first], labels[first].astype(str)).predict(rows[second])
+    return float((said != labels[second].astype(str)).mean())
+
+
+def _read_weights(file: str | None, users: tuple[str, ...]) -> NDArray[np.float64] | None:
+    """Read declared sizes of users; amounts of data are not taken: who hands in more would move the columns of all."""
+    if file is None:
+        return None
+    found = load_weights(file)
+    missing = [user for user in users if user not in found]
+    if missing:
+        raise InputError(f"{file}: no weight for user {missing[0]!r}; every user needs a line user,weight")
+    return np.array([found[user] for user in users], dtype=np.float64)
+
+
+def load_weights(file: str) -> dict[str, float]:
+    """Read a CSV of user and weight."""
+    rows = list(csv.DictReader(io.StringIO(read_text(file))))
+    try:
+        return {str(row["user"]).strip(): float(row["weight"]) for row in rows}
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{file}: expected columns user and weight, a number each ({str(error)[:60]})") from error
