@@ -1,9 +1,11 @@
 """The HTML report: what it says is what the records say, and it needs nothing outside itself."""
 
+import csv
 import json
 import re
 import shutil
 import sys
+import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from codeward.codes import Code
 from codeward.decoding import BayesDecoder, load_votes
 from codeward.report import build_report, count_steps, write_report
 from codeward.report._picture import adopt_svg
+from codeward.report._run_conclusion import _judge
 from codeward.report._run_sections import show_share, state_kept
 from codeward.report._table_builder import TableEntry, show_number
 from codeward.reproduction import PackedSetting
@@ -84,6 +87,41 @@ def test_what_the_decoder_keeps_of_the_promise_is_said_with_an_attack_that_it_do
 def test_nothing_is_said_of_a_promise_that_is_none_and_the_rest_reads_well(report, correct, kept, words):
     told = state_kept(replace(report.inspection, correct=correct), kept)
     assert words in told if words else told == ""
+
+
+def test_the_page_opens_with_the_conclusion_the_guarantee_and_one_input(report, read_page):
+    text = read_page(report.html).text
+    order = ("In one sentence", "Guaranteed if", "One triggered input", "How to reproduce")
+    places = [text.index(word) for word in order]
+    assert places == sorted(places)
+    assert "With 1 of 12 users attacking (within the guarantee), " in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("right", "works", "word"), [(80, 90, "Defended"), (60, 90, "Not defended"), (80, 9, "No attack")]
+)
+def test_defended_means_nine_tenths_of_what_models_out_of_reach_know(right, works, word):
+    shares = {name: [{"count": 50, "of": 100}] for name in ("plurality", "alarms", "false", "rightly", "wrongly")}
+    shares |= {"right": [{"count": right, "of": 100}], "unreached": [{"count": 88, "of": 100}]}
+    assert _judge(shares | {"works": [{"count": works, "of": 100}]}, 2, 12, True)[0] == word
+
+
+def test_every_table_is_written_in_every_format_and_every_figure_as_a_file(folder, tmp_path):
+    made = write_report(folder, tmp_path / "a.html")
+    files = sorted((tmp_path / "figures").iterdir())
+    assert {file.stem for file in files} == set(made.figures) == {"votes", "code", "accuracy", "roc", "certified"}
+    for file in files:
+        assert ElementTree.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    write_report(folder, tmp_path / "tables", kind="csv")
+    assert {file.stem for file in (tmp_path / "tables").iterdir()} == {table.name for table in made.tables}
+    rows = list(csv.DictReader((tmp_path / "tables" / "run-clean.csv").read_text().splitlines()))
+    write_report(folder, tmp_path / "a.json", kind="json")
+    tables = {table["name"]: table for table in json.loads((tmp_path / "a.json").read_text())["tables"]}
+    assert tables["run-clean"]["rows"] == rows
+    write_report(folder, tmp_path / "a.tex", kind="latex")
+    text = (tmp_path / "a.tex").read_text()
+    assert text.count(r"\begin{table}") == text.count(r"\end{tabular}") == len(made.tables)
+    assert not re.search(r"(?<!\\)%", text)
 
 
 def test_cells_past_what_the_code_corrects_are_marked(report):

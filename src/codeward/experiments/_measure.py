@@ -18,7 +18,7 @@ from codeward.decoding import (
     pool_evidence,
     tracking_score,
 )
-from codeward.runs import ALARM, Cell, RunConfig, observe, share
+from codeward.runs import ALARM, Cell, RunConfig, describe_detection, observe, share
 
 #: Triggered inputs whose evidence is pooled to name the attackers.
 POOLED = 5
@@ -93,11 +93,15 @@ def measure_decoder(cell: Cell, paper: Decoder) -> dict[str, Any]:
     decoder = cell.decoder()
     figures: dict[str, Any] = {"name": cell.decoding.name, "reads": decoder.needs}
     alarm = figures["threshold"] = decoder.threshold
-    figures["clean"] = _count_verdicts(decoder.decode(observe(decoder, cell.clean)), alarm, cell.clean)["all"]
+    clean = decoder.decode(observe(decoder, cell.clean))
+    figures["clean"] = _count_verdicts(clean, alarm, cell.clean)["all"]
     figures["groups"] = []
     for group, triggered in zip(cell.groups, cell.triggered, strict=True):
         decoded = decoder.decode(observe(decoder, triggered))
-        found = _count_verdicts(decoded, alarm, triggered, np.asarray(triggered.labels != group.target))
+        others = np.asarray(triggered.labels != group.target)
+        found: dict[str, Any] = _count_verdicts(decoded, alarm, triggered, others)
+        if others.any():
+            found["detection"] = describe_detection(clean.attack_probability, decoded.attack_probability, others)
         free = ~cell.code.pattern(group.attackers)
         if free.any():
             known = PluralityDecoder(n_classes=cell.n_classes).predict(triggered.votes[:, free])

@@ -16,11 +16,13 @@ from codeward.report._chart_builder import (
     draw_roc,
     draw_sample,
     make_point,
+    stand_alone,
 )
 from codeward.report._comparison_page import ComparedRecords, tabulate_comparison, write_comparison
 from codeward.report._page import write_page
 from codeward.report._picture import adopt_svg, draw_code
-from codeward.report._run_report import Report, build_report, count_steps, write_report
+from codeward.report._run_conclusion import draw_votes
+from codeward.report._run_report import ENDINGS, Report, build_report, count_steps, write_report
 from codeward.report._table_builder import (
     Groups,
     Share,
@@ -37,6 +39,7 @@ from codeward.report._table_builder import (
 
 __all__ = [
     "ATTACKER_STYLES",
+    "ENDINGS",
     "ComparedRecords",
     "Groups",
     "Line",
@@ -60,11 +63,13 @@ __all__ = [
     "draw_lines",
     "draw_roc",
     "draw_sample",
+    "draw_votes",
     "make_point",
     "make_table",
     "plot_accuracy",
     "shaded_cell",
     "share_cell",
+    "stand_alone",
     "sum_up_shares",
     "tabulate_comparison",
     "write_card",

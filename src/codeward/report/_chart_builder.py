@@ -19,6 +19,19 @@ _LABEL_GAP = 11.5
 _DODGE = 2.4
 
 
+#: The page's light colours, for files that stand alone.
+_STYLE = (
+    "svg{background:#fff}text{font:10.5px system-ui,sans-serif;fill:#55626f}.soft{--hue:#55626f}.blue{--hue:#1f5f7a}"
+    ".orange{--hue:#d9653b}.green{--hue:#1c6b45}.gold{--hue:#7a5b00}text.end{fill:var(--hue);font-weight:600}"
+    ".rule,.axis{stroke:#d9dee3;fill:none}.line{stroke:var(--hue);stroke-width:1.8;fill:none}"
+    ".dashed{stroke-dasharray:4.5 3}.bar-line,.leader{stroke:var(--hue);fill:none;opacity:.5}"
+    ".dot{stroke:var(--hue);stroke-width:1.5}"
+    ".full{fill:var(--hue)}.hollow{fill:#fff}.matrix text{font-size:8px}.one{fill:#1f5f7a}.zero{fill:#f0f2f4;"
+    "stroke:#d9dee3;stroke-width:.5}.bad{fill:#d9653b}.votes .says{font-size:9px}text.right{fill:#1c6b45}"
+    "text.wrong,text.bad{fill:#a8320f}"
+)
+
+
 @dataclass(frozen=True)
 class Point:
     """A point of a line: place, height between 0 and 1, spread, and what the pointer is told.
@@ -136,6 +149,18 @@ def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], l
         style = ATTACKER_STYLES[min(size, len(ATTACKER_STYLES) - 1)]
         lines.append(Line(str(size), style.kind, style.dashed, style.marker, tuple(points)))
     return draw_lines(lines, label, "false alarms, %", ROC_TICKS)
+
+
+def stand_alone(chart: Markup) -> str:
+    """Return an SVG element of a page as a file of its own: with its name space, colours and letters.
+
+    Examples
+    --------
+    >>> stand_alone(draw_sample(ATTACKER_STYLES[1])).startswith('<svg xmlns="http://www.w3.org/2000/svg" class')
+    True
+    """
+    opening, _, rest = str(chart).removeprefix("<svg ").partition(">")
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {opening}><style>{_STYLE}</style>{rest}\n'
 
 
 def draw_lines(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,10 @@ from codeward.certificates import (
     CertifiedCurve,
     certified_accuracy,
     certify,
-    certify_agreement,
-    is_agreement_affordable,
 )
 from codeward.codes import Inspection, count_attacker_sets
-from codeward.decoding import ConsensusDecoder, RocCurve, roc_curve
-from codeward.runs import Cell
+from codeward.decoding import ConsensusDecoder
+from codeward.runs import Cell, certify_kept, decoder_figures, describe_detection
 
 #: Attacker sets times inputs up to which the consensus decoder is certified: some seconds.
 AFFORDABLE = 30_000_000
@@ -25,46 +24,54 @@ AFFORDABLE = 30_000_000
 SOLVER_SECONDS = 20.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Detection:
-    """Attack probabilities of one group of attackers, as ROC curves.
+    """How well the alarms of one group of attackers tell triggered from clean inputs.
 
     Attributes
     ----------
     n_attackers : int
-    every, others : RocCurve
-        Against all triggered inputs, and against those whose label is not the target. Clean inputs of the same models.
+    auc, auc_others : float
+        Areas under the ROC curves: all triggered inputs, and those whose label is not the target, against clean inputs
+        of the same models.
+    detected : dict of float to float
+        Share of triggered inputs that raise an alarm by the share of clean ones that may.
     n_clean, n_every, n_others : int
         The denominators.
     """
 
     n_attackers: int
-    every: RocCurve
-    others: RocCurve
+    auc: float
+    auc_others: float
+    detected: dict[float, float]
     n_clean: int
     n_every: int
     n_others: int
 
-    @staticmethod
-    def hits_at(curve: RocCurve, false_alarm_rate: float) -> float:
-        """Return the largest share detected with at most this share of false alarms on the same clean inputs."""
-        return float(curve.tpr[np.flatnonzero(curve.fpr <= false_alarm_rate)[-1]])
+    @classmethod
+    def read(cls, n_attackers: int, found: dict[str, Any]) -> "Detection":
+        """Take what `codeward.runs.describe_detection` says."""
+        detected = {float(share): value for share, value in found["detected"].items()}
+        return cls(n_attackers, found["auc"], found["auc_others"], detected, *found["inputs"].values())
 
 
 def measure_detection(cells: Sequence[Cell], progress: Progress) -> list[Detection]:
-    """Decode the clean and triggered votes of every cell with attackers; cells without vote files are left out."""
+    """Return detection as the records say it; records of the paper's decoder do not, so its votes are decoded here.
+
+    Cells without vote files are then left out.
+    """
     found: list[Detection] = []
     for known in cells:
-        if known.n_attackers and known.has_votes:
+        told = [group.get("detection") for group in decoder_figures(known.record)["groups"]]
+        if not any(told) and known.n_attackers and known.has_votes:
             cell = Cell(known.folder, known.repeat, known.n_attackers)  # its votes go when it is done
-            decoder = cell.decoder()
+            decoder = cell.decoder("bayes")
             clean = decoder.decode(cell.clean.votes).attack_probability
             for group, triggered in zip(cell.groups, cell.triggered, strict=True):
                 alarmed: NDArray[np.float64] = decoder.decode(triggered.votes).attack_probability
-                other = np.asarray(triggered.labels != group.target)
-                if other.any():
-                    curves = roc_curve(clean, alarmed), roc_curve(clean, alarmed[other])
-                    found.append(Detection(cell.n_attackers, *curves, clean.size, alarmed.size, int(other.sum())))
+                others = np.asarray(triggered.labels != group.target)
+                told.append(describe_detection(clean, alarmed, others) if others.any() else None)
+        found += [Detection.read(known.n_attackers, one) for one in told if one]
         progress.advance()
     return sorted(found, key=lambda detection: detection.n_attackers)
 
@@ -112,13 +119,9 @@ def certify_clean(
 def certify_promise(cells: Sequence[Cell]) -> Agreement | None:
     """Find what the run's decoder keeps of the code's promise, with the confusion matrices of its first cell.
 
-    See Proposition 23 of docs/theory.md. None where the folder does not say them, where it takes too long, and for
-    federated runs: they need the arbitrary threat model, under which this decoder has no certificate.
+    See `codeward.runs.certify_kept`; None where the folder has no votes, and for decoders that take long to fit.
     """
     cell = min(cells, key=lambda cell: (cell.n_attackers, cell.repeat))
-    if not cell.has_votes or cell.threat == "arbitrary":
+    if not cell.has_votes or cell.decoding.name not in ("bayes", "groups"):
         return None
-    most = min(cell.assumptions.max_attackers, cell.code.n_users)
-    if most < 1 or not is_agreement_affordable(cell.code, cell.n_classes, most):
-        return None
-    return certify_agreement(cell.code, cell.decoder(), cell.n_classes, max_attackers=most)
+    return certify_kept(cell, cell.decoder())

@@ -1,9 +1,12 @@
 """One HTML file that tells a run: self-contained, for screen, phone and paper."""
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from markupsafe import Markup
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
@@ -11,10 +14,17 @@ from codeward._progress import Progress, silent
 from codeward.certificates import CertifiedCurve
 from codeward.codes import Inspection, inspect
 from codeward.report import _run_sections as sections
+from codeward.report._chart_builder import stand_alone
 from codeward.report._page import write_page
 from codeward.report._picture import adopt_svg
+from codeward.report._run_conclusion import conclude, show_votes
 from codeward.report._run_measures import Detection, certify_clean, certify_promise, measure_detection
+from codeward.report._table_builder import Table
 from codeward.runs import Cell, RunFolder, list_cells
+
+Kind = Literal["html", "latex", "csv", "json"]
+#: Where a report goes by default, in its run folder.
+ENDINGS: dict[Kind, str] = {"html": "report.html", "latex": "report.tex", "csv": "report-tables", "json": "report.json"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +43,10 @@ class Report:
     curves : dict of str to CertifiedCurve
     notes : tuple of str
         What is missing from the page, and why.
+    tables : tuple of Table
+        Those of the page.
+    figures : dict of str to Markup
+        Its charts and pictures by name, as SVG elements.
     """
 
     html: str
@@ -41,12 +55,14 @@ class Report:
     detections: list[Detection]
     curves: dict[str, CertifiedCurve]
     notes: tuple[str, ...]
+    tables: tuple[Table, ...] = ()
+    figures: dict[str, Markup] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the computed figures as one JSON object."""
         auc: dict[str, list[float]] = {}
         for detection in self.detections:
-            auc.setdefault(str(detection.n_attackers), []).append(detection.every.auc)
+            auc.setdefault(str(detection.n_attackers), []).append(detection.auc)
         return {
             "title": sections.name_run(self.cells),
             "records": len(self.cells),
@@ -107,26 +123,46 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
             users = adopt_svg(drawn.read_text(encoding="utf-8"), "users-", "Class shares of every user")
         except (InputError, UnicodeDecodeError) as error:
             missing.append(f"plots/users.svg was left out: {error}")
-    html = write_page(
-        "run.html",
-        title=sections.name_run(cells),
-        footer="Made by codeward from records, code and vote files of the run folder alone.",
-        missing=missing,
-        users=users,
+    content: dict[str, Any] = {
+        **conclude(cells, inspection),
+        **show_votes(cells, inspection),
         **sections.tell_run(cells, inspection),
         **sections.tell_promise(cells, inspection, kept),
         **sections.tell_figures(cells, inspection),
         **sections.tell_detection(detections),
         **sections.tell_certificates(curves, notes),
+    }
+    title, footer = (
+        sections.name_run(cells),
+        "Made by codeward from records, code and vote files of the run folder alone.",
     )
+    html = write_page("run.html", title=title, footer=footer, missing=missing, users=users, **content)
     bar.advance()
-    return Report(html, cells, inspection, detections, curves, (*notes, *missing))
+    shown = (*content["measured"], content["detected"], content["certified"], content["guarantees"], content["margins"])
+    drawings = {"votes": content["votes_picture"], "code": content["matrix"]}
+    for name in ("accuracy", "roc", "certified"):
+        drawings[name] = next((panel.chart for panel in content[f"{name}_panels"]), None)
+    tables = tuple(table for table in shown if table is not None)
+    figures = {name: chart for name, chart in drawings.items() if chart is not None}
+    return Report(html, cells, inspection, detections, curves, (*notes, *missing), tables, figures)
 
 
 def write_report(
-    folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = None, progress: Progress | None = None
+    folder: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    kind: Kind = "html",
 ) -> Report:
     """Build a report (see `build_report`) and write it, atomically; to ``report.html`` in the folder by default.
+
+    Parameters
+    ----------
+    folder : path-like
+    path : path-like, optional
+    progress : Progress, optional
+    kind : {"html", "latex", "csv", "json"}
+        The page, with its figures as SVG files in ``figures`` beside it; or every table of it: as one ``.tex`` or
+        ``.json`` file, or as a folder of ``.csv`` files.
 
     Examples
     --------
@@ -136,5 +172,17 @@ def write_report(
     codeward._errors.InputError: no/such/folder: no such folder
     """
     report = build_report(folder, progress)
-    write_text_atomic(Path(folder) / "report.html" if path is None else path, report.html)
+    target = Path(folder) / ENDINGS[kind] if path is None else Path(path)
+    if kind == "html":
+        write_text_atomic(target, report.html)
+        for name, chart in report.figures.items():
+            write_text_atomic(target.parent / "figures" / f"{name}.svg", stand_alone(chart))
+    elif kind == "csv":
+        for table in report.tables:
+            write_text_atomic(target / f"{table.name}.csv", table.to_csv())
+    elif kind == "latex":
+        write_text_atomic(target, "\n".join(table.to_latex() for table in report.tables))
+    else:
+        found = {**report.to_json(), "tables": [table.to_json() for table in report.tables]}
+        write_text_atomic(target, json.dumps(found, indent=1) + "\n")
     return report

@@ -13,12 +13,11 @@ from codeward.report._chart_builder import ATTACKER_STYLES, Line, Panel, Point, 
 from codeward.report._picture import draw_code
 from codeward.report._run_measures import Detection
 from codeward.report._table_builder import Share, Table, TableEntry, count_attackers, show_number, sum_up_shares
-from codeward.runs import ALARM, Cell
+from codeward.runs import ALARM, Cell, decoder_figures
 
 Content = dict[str, Any]
+_KEPT, _SIDES = ("all", "other_labels"), ("rightly", "wrongly")
 Rows = Sequence[tuple[TableEntry, ...]]
-#: Shares of false alarms at which the ROC curve is drawn.
-_FALSE_ALARMS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
 
 
 def name_run(cells: Sequence[Cell]) -> str:
@@ -43,8 +42,7 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
         "attack": f"{attack['kind']} trigger, groups of attackers: {attack['groups']}, "
         f"{attack['fraction']:.0%} of an attacker's samples poisoned",
         "training": f"{record['training']['architecture']}, {record['training']['epochs']} epochs",
-        "decoder": f"up to {decoder['max_attackers']} attackers expected, attack rate "
-        f"{decoder['attack_rate']:g}, success rate {decoder['success_rate']:g}",
+        "decoder": _describe_decoder(decoder),
         "seed, repeats": f"{record['seed']}, {config['repeats']}"
         + ("" if there == wanted else f" ({there} of {wanted} records are there: the run is not finished)"),
         "made": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
@@ -72,28 +70,14 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
         "record": record,
         "recipe": yaml.safe_dump(kept, sort_keys=False),
         "limits_of": limits,
-        **_tell_headline(cells, inspection),
     }
 
 
-def _tell_headline(cells: Sequence[Cell], inspection: Inspection) -> Content:
-    """Take the largest simulated attack that the code promises to correct, else the smallest."""
-    groups = list_groups(cells)
-    if not groups:
-        return {"headline": "", "tiles_of": []}
-    covered = [size for size in groups if size <= inspection.correct]
-    size = max(covered) if covered else min(groups)
-    chosen, inside = groups[size], "within" if covered else "past"
-    clean = [cell.record["figures"]["clean"]["all"]["alarms"] for cell in cells if cell.n_attackers == size]
-    tiles = {
-        "trigger works in hit models": [group["success"]["hit_models"] for group in chosen],
-        "plurality right, triggered": [group["triggered"]["all"]["plurality"] for group in chosen],
-        "decoder right, triggered": [group["triggered"]["all"]["bayes"] for group in chosen],
-        "alarms on triggered inputs": [group["triggered"]["all"]["alarms"] for group in chosen],
-        "false alarms on clean inputs": clean,
-    }
-    words = f"With {count_users(size)} attacking ({inside} what the code promises to correct), on all test inputs:"
-    return {"headline": words, "tiles_of": [(name, *sum_up_shares(shares)) for name, shares in tiles.items()]}
+def _describe_decoder(section: dict[str, Any]) -> str:
+    name, many = section.get("name", "bayes"), f"up to {section['max_attackers']} attackers expected"
+    if name in ("bayes", "groups"):
+        return f"{name}, {many}, attack rate {section['attack_rate']:g}, success rate {section['success_rate']:g}"
+    return f"{name}, {many}, {section['false_alarm_rate']:.0%} false alarms"
 
 
 def tell_promise(cells: Sequence[Cell], found: Inspection, kept: Agreement | None) -> Content:
@@ -192,12 +176,13 @@ def tell_figures(cells: Sequence[Cell], inspection: Inspection) -> Content:
     if groups and max(groups) > inspection.track:
         who = f"more than {count_users(inspection.track)}" if inspection.track else "anybody"
         unnamed.append(
-            f"The code does not promise to name {who}: of sets of users that reach the same sub-models, the decoder "
-            "names the smallest, lowest numbers first."
+            f"The code does not promise to name {who}: where sets of users reach the same sub-models nobody is singled "
+            "out. The single best explanation of one input, as in the paper, is the smallest set, lowest numbers first."
         )
-    attacked = [_tabulate_attack(cells, inspection), _tabulate_triggered(cells, inspection)] if groups else []
+    tables = (_tabulate_attack, _tabulate_triggered, _tabulate_named)
+    attacked = [tabulate(cells, inspection) for tabulate in tables] if groups else []
     return {
-        "alarm": f"{ALARM:g}",
+        "alarm": f"{decoder_figures(cells[0].record).get('threshold', ALARM):g}",
         "attacked": bool(groups),
         "spread": spread,
         "unnamed": unnamed,
@@ -211,13 +196,11 @@ def _draw_accuracy(cells: Sequence[Cell]) -> Panel:
     lines = []
     for decoder, word, style in (
         ("plurality", "vote", ATTACKER_STYLES[0]),
-        ("bayes", "decoder", ATTACKER_STYLES[1]),
+        ("right", "decoder", ATTACKER_STYLES[1]),
     ):
         shares: dict[int, list[Share]] = {}
         for cell in cells:
-            figures = cell.record["figures"]
-            counted = [group["triggered"] for group in figures["groups"]] or [figures["clean"]]
-            shares.setdefault(cell.n_attackers, []).extend(part["all"][decoder] for part in counted)
+            shares.setdefault(cell.n_attackers, []).extend(list_shares(cell, decoder))
         points = tuple(make_point(size, shares[size], f"{word}, {count_attackers(size)}") for size in sizes)
         lines.append(Line(word, style.kind, style.dashed, style.marker, points))
     chart = draw_lines(lines, "Accuracy by number of attackers", "attackers", sizes)
@@ -232,15 +215,13 @@ def tell_detection(detections: Sequence[Detection]) -> Content:
     curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
     for size in sorted({detection.n_attackers for detection in detections}):
         chosen = [detection for detection in detections if detection.n_attackers == size]
-        hits = [100 * detection.hits_at(detection.every, 0.05) for detection in chosen]
+        hits = [100 * detection.detected[0.05] for detection in chosen]
         counts = f"{chosen[0].n_clean:,} clean, {chosen[0].n_every:,} triggered, {chosen[0].n_others:,} others"
         times = f"{len(chosen)} times" if len(chosen) > 1 else ""
-        auc = [[part.auc for part in parts] for parts in zip(*((d.every, d.others) for d in chosen), strict=True)]
-        numbers = (show_number(auc[0], 3), show_number(auc[1], 3), show_number(hits, 1) + "%")
+        auc, of_others = [found.auc for found in chosen], [found.auc_others for found in chosen]
+        numbers = (show_number(auc, 3), show_number(of_others, 3), show_number(hits, 1) + "%")
         rows.append((*_enter(str(size), *numbers), TableEntry(counts, spread=times)))
-        curves[size] = [
-            (_FALSE_ALARMS, [found.hits_at(found.every, rate) for rate in _FALSE_ALARMS]) for found in chosen
-        ]
+        curves[size] = [(list(found.detected), list(found.detected.values())) for found in chosen]
     table = _tabulate(
         "run-detection",
         "Detection",
@@ -286,6 +267,17 @@ def tell_certificates(curves: Mapping[str, CertifiedCurve], notes: Sequence[str]
     return {"certified": table, "certified_panels": [panel], "certificate_notes": notes}
 
 
+def list_shares(cell: Cell, name: str) -> list[Share]:
+    """Return a figure of a cell on all triggered inputs, one a group, or on clean ones without attackers.
+
+    ``plurality`` is the plain vote's; ``right`` and ``alarms`` are the run's own decoder's.
+    """
+    figures, own = cell.record["figures"], decoder_figures(cell.record)
+    if name == "plurality":
+        return [part["all"][name] for part in [group["triggered"] for group in figures["groups"]] or [figures["clean"]]]
+    return [group["all"][name] for group in own["groups"]] or [own["clean"][name]]
+
+
 def _tabulate_attack(cells: Sequence[Cell], inspection: Inspection) -> Table:
     """Say whether the attack worked at all: the share of target votes in hit and in clean models."""
     code, rows = cells[0].code, []
@@ -311,9 +303,11 @@ def _tabulate_clean(cells: Sequence[Cell], inspection: Inspection) -> Table:
     """Right labels and false alarms on inputs without a trigger."""
     rows = []
     for size in sorted({cell.n_attackers for cell in cells}):
-        clean = [cell.record["figures"]["clean"]["all"] for cell in cells if cell.n_attackers == size]
-        names = ("single_model", "plurality", "bayes", "alarms")
-        shares = [show_share([part[name] for part in clean]) for name in names]
+        chosen = [cell.record for cell in cells if cell.n_attackers == size]
+        plain = [record["figures"]["clean"]["all"] for record in chosen]
+        own = [decoder_figures(record)["clean"] for record in chosen]
+        shares = [show_share([part[name] for part in plain]) for name in ("single_model", "plurality")]
+        shares += [show_share([part[name] for part in own]) for name in ("right", "alarms")]
         rows.append((_enter_size(size, inspection), *shares))
     return _tabulate(
         "run-clean",
@@ -328,22 +322,40 @@ def _tabulate_triggered(cells: Sequence[Cell], inspection: Inspection) -> Table:
     """Right labels, alarms and suspects on triggered inputs, on all and on those whose label is not the target."""
     rows = []
     for size, groups in list_groups(cells).items():
-        shares = [
-            show_share([group["triggered"][kept][name] for group in groups])
-            for name in ("plurality", "bayes", "alarms")
-            for kept in ("all", "other_labels")
-        ]
-        right, wrong = (
-            show_number([group["tracking"][side] for group in groups]) for side in ("true_positives", "false_positives")
-        )
-        rows.append((_enter_size(size, inspection), *shares, TableEntry(right, f"of {size}"), TableEntry(wrong)))
+        own = [group for cell in cells if cell.n_attackers == size for group in decoder_figures(cell.record)["groups"]]
+        shares = [show_share([group["triggered"][kept]["plurality"] for group in groups]) for kept in _KEPT]
+        shares += [show_share([group[kept][name] for group in own]) for name in ("right", "alarms") for kept in _KEPT]
+        known = [group["all"]["unreached"] for group in own if "unreached" in group["all"]]
+        rows.append((_enter_size(size, inspection), *shares, show_share(known) if known else TableEntry("")))
     heads = [f"{what}, {of}" for what in ("plurality right", "decoder right", "alarms") for of in ("all", "others")]
     return _tabulate(
         "run-triggered",
         "Triggered inputs",
-        "All: every triggered test input. Others: those whose true label is not the target. Suspects: mean number "
-        "named per triggered input.",
-        ("attackers", *heads, "suspects, rightly", "suspects, wrongly"),
+        "All: every triggered test input. Others: those whose true label is not the target. Known: right labels of the "
+        "plurality of models that no attacker reaches, all.",
+        ("attackers", *heads, "known"),
+        rows,
+    )
+
+
+def _tabulate_named(cells: Sequence[Cell], inspection: Inspection) -> Table:
+    """Who was named, by one input with the paper's decoder and by several together."""
+    rows = []
+    for size, groups in list_groups(cells).items():
+        own = [group for cell in cells if cell.n_attackers == size for group in decoder_figures(cell.record)["groups"]]
+        pooled = [group["pooled"] for group in own if group["pooled"] is not None]
+        together = [show_share([one[side] for one in pooled]) if pooled else TableEntry("") for side in _SIDES]
+        right, wrong = (
+            show_number([group["tracking"][side] for group in groups]) for side in ("true_positives", "false_positives")
+        )
+        rows.append((_enter_size(size, inspection), *together, TableEntry(right, f"of {size}"), TableEntry(wrong)))
+    return _tabulate(
+        "run-named",
+        "Who was named",
+        "Together: evidence of five flagged inputs pooled; a user is named who is in every good explanation. Attackers "
+        "named, of all there were; and times that anybody else was. One input: the paper's decoder's single best "
+        "explanation, mean number of users per triggered input.",
+        ("attackers", "together, rightly", "together, wrongly", "one input, rightly", "one input, wrongly"),
         rows,
     )
 

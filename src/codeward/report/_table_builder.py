@@ -1,5 +1,7 @@
 """One table, two renderings: HTML for the page, Markdown for the repository."""
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +13,8 @@ from codeward.report._page import find_templates
 
 Mark = Literal["", "good", "weak", "full", "partly", "none", "past", "wrap"]
 Share = dict[str, int]
+_LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+_LATEX |= {"^": r"\textasciicircum{}", "±": r"$\pm$", "→": r"$\to$", "<": r"$<$", ">": r"$>$"}
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,39 @@ class Table:
         for name, rows in self.groups:
             lines += [f"| {' | '.join([_escape(name), *(_mark_down(cell, common) for cell in row)])} |" for row in rows]
         return "\n".join(lines) + "\n"
+
+    def list_rows(self) -> list[list[str]]:
+        """Return heads and rows as plain texts, the group first; denominators follow in columns of their own."""
+        rows = [[self.group or "group", *self.heads, *(f"{head}, of" for head in self.heads[1:])]]
+        for name, entries in self.groups:
+            for row in entries:
+                values = [" ".join(part for part in (cell.value, cell.spread) if part) for cell in row]
+                if row[0].mark and row[0].of:
+                    values[0] += f" ({row[0].of})"
+                rows.append([name, *values, *(cell.counts or cell.of for cell in row[1:])])
+        kept = [place for place in range(len(rows[0])) if place == 1 or any(row[place] for row in rows[1:])]
+        return [[row[place] for place in kept] for row in rows]
+
+    def to_csv(self) -> str:
+        """Return the table as CSV, denominators in columns of their own."""
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(self.list_rows())
+        return out.getvalue()
+
+    def to_latex(self) -> str:
+        """Return the table as a LaTeX ``table`` with booktabs rules; the note is its caption."""
+        rows = [[_escape_latex(text) for text in row] for row in self.list_rows()]
+        lines = [" & ".join(row) + r" \\" for row in rows]
+        caption = _escape_latex(f"{self.title}. {self.note}".strip())
+        body = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+        head = [r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{'l' * len(rows[0])}}}"]
+        return "\n".join([*head, *body, r"\end{tabular}", r"\end{table}"]) + "\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as a JSON object: id, title, note, and rows by head."""
+        heads, *rows = self.list_rows()
+        found = [dict(zip(heads, row, strict=True)) for row in rows]
+        return {"name": self.name, "title": self.title, "note": self.note, "rows": found}
 
 
 def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
@@ -251,6 +288,11 @@ def _mark_down(cell: TableEntry, common: str) -> str:
         value = f"**{value}**"
     more = "; ".join(part for part in (cell.spread, cell.of if cell.of != common else "") if part)
     return f"{value} ({_escape(more)})" if more else value
+
+
+def _escape_latex(text: str) -> str:
+    """Keep text from becoming commands."""
+    return "".join(_LATEX.get(letter, letter) for letter in text.replace("\n", " "))
 
 
 def _escape(text: str) -> str:

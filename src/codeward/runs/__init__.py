@@ -50,7 +50,9 @@ _HOME = {
     "TrainConfig": "_train_config",
     "TrainSection": "_train_config",
     "TrainingSection": "_sections",
+    "certify_kept": "_certificate_card",
     "decoder_figures": "_records",
+    "describe_detection": "_records",
     "describe_machine": "_records",
     "find_cell": "_listing",
     "find_code": "_run_folder",
@@ -95,7 +97,9 @@ __all__ = [
     "TrainConfig",
     "TrainSection",
     "TrainingSection",
+    "certify_kept",
     "decoder_figures",
+    "describe_detection",
     "describe_machine",
     "find_cell",
     "find_code",
@@ -120,7 +124,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from codeward.runs._cell import Cell
-    from codeward.runs._certificate_card import Card, CardCurve, make_card
+    from codeward.runs._certificate_card import Card, CardCurve, certify_kept, make_card
     from codeward.runs._config import RunConfig, load_config, read_stored
     from codeward.runs._federated_config import FederatedConfig, FederatedSection, load_federated_config
     from codeward.runs._listing import find_cell, list_cells
@@ -128,6 +132,7 @@ if TYPE_CHECKING:
         ALARM,
         SimulatedAttack,
         decoder_figures,
+        describe_detection,
         describe_machine,
         load_record,
         load_records,

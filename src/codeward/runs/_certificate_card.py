@@ -14,6 +14,7 @@ from codeward._errors import InputError
 from codeward._figures import show_count, show_percent
 from codeward._files import read_json, write_text_atomic
 from codeward.certificates import (
+    Agreement,
     CertifiedCurve,
     certified_accuracy,
     certify,
@@ -21,7 +22,7 @@ from codeward.certificates import (
     is_agreement_affordable,
 )
 from codeward.codes import count_attacker_sets, inspect
-from codeward.decoding import ConsensusDecoder
+from codeward.decoding import ConsensusDecoder, Decoder
 from codeward.runs._cell import Cell
 from codeward.runs._records import check_keys, describe_machine, share
 from codeward.runs._run_decoder import observe
@@ -247,10 +248,7 @@ def make_card(
     assert clean.labels is not None  # the votes of a cell have labels
     decoded = decoder.decode(observe(decoder, clean))
     total = len(decoded)
-    kept, most = None, min(cell.assumptions.max_attackers, code.n_users)
-    affordable = most >= 1 and is_agreement_affordable(code, cell.n_classes, most)
-    if decoder.needs == "votes" and cell.threat == "deterministic" and affordable:
-        kept = certify_agreement(code, decoder, cell.n_classes, max_attackers=most)
+    kept = certify_kept(cell, decoder)
     models = hashlib.sha256("\n".join(cell.keys).encode()).hexdigest() if cell.has_keys else None
     known = {"code": code.digest} | ({"models": models} if models else {}) | dict(digests or {})
     return Card(
@@ -269,6 +267,30 @@ def make_card(
         describe_machine("cpu")["versions"],
         tuple(warnings),
     )
+
+
+def certify_kept(cell: Cell, decoder: Decoder) -> Agreement | None:
+    """Find how many attackers the decoder of a cell undoes where no model errs (Proposition 23 of docs/theory.md).
+
+    None where nothing is proved: for decoders of class scores, under the arbitrary threat model (federated runs), and
+    where it takes too long.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.runs import RunConfig, RunFolder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = RunFolder(folder)
+    ...     _ = place.open(RunConfig(code={"name": "d"}, decoder={"name": "bayes", "max_attackers": 0}))
+    ...     certify_kept(Cell(place, 0, 0), ConsensusDecoder(place.code, 1)) is None
+    True
+    """
+    most = min(cell.assumptions.max_attackers, cell.code.n_users)
+    if decoder.needs != "votes" or cell.threat != "deterministic" or most < 1:
+        return None
+    if not is_agreement_affordable(cell.code, cell.n_classes, most):
+        return None
+    return certify_agreement(cell.code, decoder, cell.n_classes, max_attackers=most)
 
 
 def _certify(cell: Cell, k: int) -> list[CardCurve]:

@@ -9,6 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from codeward._errors import InputError
 from codeward._files import read_json, write_text_atomic
 from codeward._version import __version__
@@ -18,6 +21,9 @@ FORMAT = "codeward-record/1"
 
 #: An input is called attacked when its attack probability passes this; the prior is even at the default attack rate.
 ALARM = 0.5
+
+#: Shares of false alarms at which detection is told.
+FALSE_ALARMS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
 
 _PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn")
 
@@ -97,6 +103,35 @@ def decoder_figures(record: Mapping[str, Any]) -> dict[str, Any]:
     groups = [{name: take(part) for name, part in group["triggered"].items()} for group in figures["groups"]]
     clean = take(figures["clean"]["all"])
     return {"name": "bayes", "clean": clean, "groups": [{**group, "pooled": None} for group in groups]}
+
+
+def describe_detection(
+    clean: NDArray[np.float64], triggered: NDArray[np.float64], others: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return how well attack probabilities tell triggered inputs from clean ones: area under the ROC curve, and points.
+
+    Parameters
+    ----------
+    clean, triggered : ndarray of float64
+        Attack probabilities of inputs without and with the trigger.
+    others : ndarray of bool
+        Triggered inputs whose label is not the target.
+
+    Examples
+    --------
+    >>> found = describe_detection(np.array([0.1, 0.2]), np.array([0.3, 0.15]), np.array([True, False]))
+    >>> found["auc"], found["auc_others"], found["detected"]["0.0"]
+    (0.75, 1.0, 0.5)
+    """
+    from codeward.decoding import roc_curve
+
+    curve = roc_curve(clean, triggered)
+    return {
+        "auc": curve.auc,
+        "auc_others": roc_curve(clean, triggered[others]).auc,
+        "detected": {str(r): float(curve.tpr[np.flatnonzero(curve.fpr <= r)[-1]]) for r in FALSE_ALARMS},
+        "inputs": {"clean": clean.size, "triggered": triggered.size, "others": int(others.sum())},
+    }
 
 
 def describe_machine(device: str, gpu: str | None = None) -> dict[str, Any]:
