@@ -15,6 +15,7 @@ from codeward._errors import InputError
 from codeward.certificates import certify, certify_agreement, certify_collective
 from codeward.codes import Code
 from codeward.decoding import (
+    AppealDecoder,
     BayesDecoder,
     ConsensusDecoder,
     PluralityDecoder,
@@ -62,6 +63,9 @@ DRAW = {
         code, int(rng.integers(0, 3)), int(rng.integers(0, 2)), rng.choice([None, N_CLASSES])
     ),
     "BayesDecoder": draw_bayes,
+    "AppealDecoder": lambda code, rng: AppealDecoder(
+        code, int(rng.integers(1, code.n_models)), int(rng.integers(0, 4)), N_CLASSES
+    ),
     "RunOffDecoder": lambda code, rng: RunOffDecoder(code, rng.choice([None, N_CLASSES])),
     "TwoGroupDecoder": draw_two_groups,
     "DiscountedDecoder": draw_discounted,
@@ -70,7 +74,7 @@ DRAW = {
 #: Public decoders without a certificate, and why.
 UNCERTIFIED = {"SoftDecoder": "reads scores; what k users can make scores of is not bounded by a vote certificate"}
 #: Public decoders whose radius is proved for hit models that say anything.
-ARBITRARY = {"PluralityDecoder", "ConsensusDecoder", "RunOffDecoder"}
+ARBITRARY = {"PluralityDecoder", "ConsensusDecoder", "RunOffDecoder", "AppealDecoder"}
 #: Those that read scores: hit models may rank the classes in any way.
 SCORES = {"RunOffDecoder"}
 
@@ -115,7 +119,7 @@ def draw_cases(name, count, n_inputs=3):
     slow = name == "DiscountedDecoder"
     for seed in range(count // 4 if slow else count):
         code, votes, rng = draw_case(seed, n_inputs)
-        if slow and code.matrix.all(axis=0).any():
+        if (slow and code.matrix.all(axis=0).any()) or (name == "AppealDecoder" and code.n_models < 2):
             continue
         observed = votes if name not in SCORES else draw_scores(votes, rng)
         yield code, observed, DRAW[name](code, rng), rng
@@ -217,6 +221,10 @@ def test_pointwise_and_collective_certificates_are_the_truth(name, threat):
             assert (witness is None) == (labels[i] < 0 or truth[i] == code.n_users)
             if witness is not None:
                 overwritten = replay(code, votes[i], witness)
+                if name == "AppealDecoder" and threat == "arbitrary":
+                    # The witness says who and to what; the votes that do it are among all of theirs.
+                    every = after_attack(votes[i], code.pattern(witness.attackers), threat)
+                    overwritten = every[decoder.predict(every) == witness.target][0]
                 assert len(witness.attackers) == truth[i] + 1
                 assert decoder.predict(overwritten[None])[0] != labels[i]
         # A search that stops early claims less, and does not call it exact.

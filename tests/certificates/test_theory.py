@@ -4,13 +4,23 @@ import importlib
 import inspect
 import re
 from itertools import combinations, product
+from math import comb
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from codeward.codes import Code, enumerate_patterns, find_correction_break, find_margins, find_tracking_break
-from codeward.decoding import ConsensusDecoder
+from codeward.certificates import certify
+from codeward.codes import (
+    Code,
+    enumerate_patterns,
+    find_correction_break,
+    find_margins,
+    find_tracking_break,
+    partition_code,
+    stack_codes,
+)
+from codeward.decoding import AppealDecoder, ConsensusDecoder
 
 ROOT = Path(__file__).parents[2]
 THEORY = (ROOT / "docs" / "theory.md").read_text()
@@ -169,3 +179,31 @@ def test_arbitrary_attacks_leave_the_label_exactly_where_2k_sums_have_enough_zer
                 arises = possible.any(axis=0)
                 np.testing.assert_array_equal(verdict[arises], possible.argmax(axis=0)[arises])
     assert {(0, True), (0, False), (1, False)} <= seen
+
+
+def test_no_code_errs_more_than_the_mean_of_its_sums_allows():
+    """Proposition 42, and who has as many zeros as it says: all pairs of twelve users."""
+    for code, k in draw_codes():
+        margin = find_margins(enumerate_patterns(code, k)).arbitrary[k - 1]
+        n, r = code.n_users, code.row_weight
+        assert margin <= code.n_models * comb(max(0, n - 2 * k), r) / comb(n, r) + 1e-9
+    pairs = Code([[int(user in pair) for user in range(12)] for pair in combinations(range(12), 2)])
+    margins = find_margins(enumerate_patterns(pairs, 5)).arbitrary
+    assert margins == tuple(comb(12 - 2 * k, 2) for k in range(1, 6))
+    fewer = Code(pairs.matrix[1:])
+    assert find_margins(enumerate_patterns(fewer, 5)).arbitrary[4] == 0
+
+
+def test_an_appeal_keeps_what_the_partition_certifies_against_more_than_it_asks():
+    """Proposition 41."""
+    rng = np.random.default_rng(0)
+    code = stack_codes(partition_code(9, 9), Code(rng.random((4, 9)) < 0.6))
+    for most in (2, 3):
+        votes = np.concatenate([rng.integers(0, 5, (150, 13)), rng.choice(5, (150, 13), p=[0.9, 0.1, 0, 0, 0])])
+        alone = certify(votes[:, :9], partition_code(9, 9))
+        found = certify(votes, code, decoder=AppealDecoder(code, 9, most, 5))
+        kept = alone.radius > most
+        assert kept.any()
+        assert (found.radius >= alone.radius)[kept].all()
+        assert (found.labels != alone.labels).any()
+        np.testing.assert_array_equal(found.labels[kept], alone.labels[kept])

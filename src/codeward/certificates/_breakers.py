@@ -11,6 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward.decoding import AppealDecoder
+
 #: A decoder's verdicts on votes of shape (N, m).
 Predict = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
@@ -85,16 +87,69 @@ class PluralityBreaker:
 
     def forced(self, bits: NDArray[np.bool_], rows: NDArray[np.int64], n_classes: int) -> NDArray[np.bool_]:
         """See `Breaker`: t wins iff it does when all hit models say it (Proposition 38)."""
-        patterns = bits.T.astype(np.float32)
-        size = patterns.sum(axis=0)
-        # Votes that are left to each label, shape (c, R, P).
-        says = [(self.votes[rows] == e).astype(np.float32) for e in range(n_classes)]
-        kept = np.stack([own.sum(axis=1)[:, None] - own @ patterns for own in says])
-        found = np.zeros((rows.size, bits.shape[0], n_classes), dtype=bool)
-        for t in range(n_classes):
-            rivals = [kept[e] + (e < t) for e in range(n_classes) if e != t]
-            found[:, :, t] = kept[t] + size >= np.max(rivals, axis=0)
+        return _count_wins(self.votes[rows], bits, n_classes)[1]
+
+
+class AppealBreaker:
+    """Attacks on a vote with an appeal; exact under *arbitrary* (Proposition 41).
+
+    Parameters
+    ----------
+    votes : ndarray of int64, shape (D, m)
+    decoder : AppealDecoder
+    """
+
+    def __init__(self, votes: NDArray[np.int64], decoder: AppealDecoder) -> None:
+        self.votes, self.decoder = votes, decoder
+        self.labels = decoder.predict(votes)
+
+    def forced(self, bits: NDArray[np.bool_], rows: NDArray[np.int64], n_classes: int) -> NDArray[np.bool_]:
+        """See `Breaker`."""
+        cut, most = self.decoder.n_first, self.decoder.most
+        first, won_first = _count_wins(self.votes[rows, :cut], bits[:, :cut], n_classes)
+        _, won_second = _count_wins(self.votes[rows, cut:], bits[:, cut:], n_classes)
+        # 1. All hit models say t, which wins the first vote with more than ``most``: more than t has it cannot have.
+        size = bits[:, :cut].sum(axis=1)[:, None]
+        decided = won_first & (first + size > most)
+        # 2. The hit models of the first vote spread over the classes, so that no class has more than it must.
+        even = -(-cut // n_classes)
+        appealed = np.maximum(first.max(axis=2), even) <= most
+        return np.asarray(decided | (appealed[:, :, None] & won_second))
+
+    def broken(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """See `Breaker`."""
+        hit = np.zeros((rows.size, bits.shape[0]), dtype=bool)
+        step = max(1, BLOCK_CELLS // max(1, bits.shape[0] * self.decoder.n_classes))
+        for start in range(0, rows.size, step):
+            here = slice(start, start + step)
+            found = self.forced(bits, rows[here], self.decoder.n_classes)
+            np.put_along_axis(found, self.labels[rows[here]][:, None, None], False, axis=2)
+            hit[here] = found.any(axis=2)
+        return hit
+
+    def targets(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Breaker`."""
+        found = np.full(rows.size, -1, dtype=np.int64)
+        for i, row in enumerate(rows):
+            able = self.forced(bits[i : i + 1], np.array([row]), self.decoder.n_classes)[0, 0]
+            able[self.labels[row]] = False
+            found[i] = able.argmax() if able.any() else -1
         return found
+
+
+def _count_wins(
+    votes: NDArray[np.int64], bits: NDArray[np.bool_], n_classes: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Count the votes that patterns leave (R, P, c), and say which classes win when all hit models vote for them."""
+    patterns = bits.T.astype(np.float32)
+    size = patterns.sum(axis=0)
+    says = [(votes == e).astype(np.float32) for e in range(n_classes)]
+    kept = np.stack([own.sum(axis=1)[:, None] - own @ patterns for own in says], axis=2)
+    wins = np.zeros(kept.shape, dtype=bool)
+    for t in range(n_classes):
+        rivals = [kept[:, :, e] + (e < t) for e in range(n_classes) if e != t]
+        wins[:, :, t] = kept[:, :, t] + size >= np.max(rivals, axis=0)
+    return kept, wins
 
 
 class OverwriteBreaker:

@@ -27,6 +27,8 @@ class Witness:
     target : int
         The label all hit models say. Such an attack exists under both threat models whenever any does (Proposition 18
         of docs/theory.md).
+        Of an appeal: the label that the output becomes; hit models of the first vote say it, or spread their votes so
+        that the appeal decides, where it then wins.
     opponent : int or None
         Of a run-off: the class that the target then meets in the second round. ``n_opponent`` of the hit models, it
         does not matter which, vote for it; the others vote for the target (Proposition 34).
@@ -123,6 +125,8 @@ class Certificates:
             if witness.opponent is not None and witness.n_opponent:
                 split = f"{witness.n_opponent} of the models they reach vote {witness.opponent} and the others"
                 return f"{who} the output when {split} {witness.target}"
+            if self.decoder == "appeal" and self.threat == "arbitrary":
+                return f"{who} the output to {witness.target}"
             return f"{who} the output when every model they reach says {witness.target}"
         if self.exact[index] and k < self.searched:
             return f"some {k + 1} users change the output; the counts do not say which"

@@ -7,11 +7,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
-from codeward.certificates._breakers import Breaker, OverwriteBreaker, PluralityBreaker, Predict, list_rivals
+from codeward.certificates._breakers import (
+    AppealBreaker,
+    Breaker,
+    OverwriteBreaker,
+    PluralityBreaker,
+    Predict,
+    list_rivals,
+)
 from codeward.certificates._certificates import Threat
 from codeward.certificates._runoff_attacks import RunOffBreaker
 from codeward.codes import Code
 from codeward.decoding import (
+    AppealDecoder,
     Assumptions,
     BayesDecoder,
     ConsensusDecoder,
@@ -32,6 +40,7 @@ NAMES: dict[type, str] = {
     BayesDecoder: "bayes",
     TwoGroupDecoder: "groups",
     RunOffDecoder: "runoff",
+    AppealDecoder: "appeal",
 }
 
 
@@ -113,6 +122,8 @@ def make_subject(
     breaker: Breaker
     if name == "plurality":
         breaker = PluralityBreaker(distinct, labels)
+    elif isinstance(decoder, AppealDecoder) and name == "appeal" and threat == "arbitrary":
+        breaker = AppealBreaker(distinct, decoder)
     elif name == "consensus":
         breaker = OverwriteBreaker(distinct, labels, list_rivals(distinct, labels), predict)
     elif threat == "arbitrary":

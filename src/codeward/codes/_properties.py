@@ -214,7 +214,8 @@ def count_pairs(table: PatternTable, max_attackers: int) -> int:
 def find_margins(table: PatternTable, max_attackers: int | None = None) -> Margins:
     """Compute all margins for k = 1 .. ``max_attackers`` by comparing all pairs of distinct patterns.
 
-    What they are worth: Proposition 12 (label), 13 (tracking) and 14 (arbitrary attackers) of docs/theory.md.
+    What they are worth: Proposition 12 (label), 13 (tracking) and 14 (arbitrary attackers) of docs/theory.md; what the
+    last can be at most: Proposition 42.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
 """From votes to a verdict: vote models, decoders, detection, tracking, vote files. Imports torch only when asked to."""
 
+from codeward.decoding._appeal import AppealDecoder
 from codeward.decoding._assumptions import Assumptions, uniform_prior
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import (
@@ -34,6 +35,7 @@ __all__ = [
     "ALARM",
     "DECODERS",
     "NO_VERDICT",
+    "AppealDecoder",
     "Assumptions",
     "BayesDecoder",
     "ConfusionModel",
