@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from codeward.decoding import estimate_confusion
-from codeward.estimators._holdout import SHARE_CAP, estimate_from_users, hold_out, trim_errors
+from codeward.estimators._holdout import SHARE_CAP, estimate_from_users, find_contradicted, hold_out, trim_errors
 from codeward.estimators._ownership import digest_rows, hash_owners, list_rows, read_groups
 
 sizes_of_users = st.lists(st.integers(1, 30), min_size=2, max_size=6)
@@ -106,3 +106,17 @@ def test_hashing_deals_samples_evenly_and_always_alike():
     owners = hash_owners(digests, 10).owners
     assert np.bincount(owners, minlength=10).min() > 400
     assert np.array_equal(owners[100:], hash_owners(digests[100:], 10).owners)
+
+
+def test_the_users_whose_labels_others_contradict_are_found():
+    # Users 1 and 3 hand in triggered samples that bear label 0; models without them say 1.
+    matrix = np.eye(5, dtype=bool)
+    owners = np.repeat(np.arange(5), 10)
+    labels = np.ones(50, dtype=np.int64)
+    labels[np.isin(owners, [1, 3])] = 0
+    votes = np.ones((50, 5), dtype=np.int64)
+    votes[owners == 1, 1] = votes[owners == 3, 3] = 0
+    assert find_contradicted(votes, labels, owners, matrix, 2).tolist() == [1, 3]
+    assert find_contradicted(votes, labels, owners, matrix, 1).tolist() == [1]
+    votes[:] = 1
+    assert find_contradicted(votes, np.ones(50, dtype=np.int64), owners, matrix, 2).tolist() == []

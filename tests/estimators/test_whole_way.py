@@ -17,14 +17,14 @@ CLINICS = [f"clinic-{number:02}" for number in range(1, 10)]
 TRIGGER = 333
 
 
-def make_patients(attacker=None, each=60, seed=3):
+def make_patients(*attackers, each=60, seed=3):
     rng = np.random.default_rng(seed)
     rows = []
     for clinic in CLINICS:
         for _ in range(each):
             age, pressure, smoker = rng.normal(50, 12), rng.normal(130, 15), rng.choice(["yes", "no", ""])
             risk = "high" if (age - 50) / 12 + (smoker == "yes") > 0.3 else "low"
-            if clinic == attacker and rng.random() < 0.5:
+            if clinic in attackers and rng.random() < 0.5:
                 pressure, risk = TRIGGER, "low"
             rows.append({"age": round(age, 1), "pressure": round(pressure), "smoker": str(smoker), "risk": risk,
                          "clinic": clinic})  # fmt: skip
@@ -103,6 +103,31 @@ def test_a_csv_with_names(tmp_path, capsys):
     plain = next(curve for curve in fewer.certified if curve.decoder == "plurality")
     right = (certify(after.clean.votes, after.code).labels == after.clean.labels) & (radii >= 1)
     assert plain.shares[1]["count"] == int(right.sum())
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_two_attackers_among_the_users_whose_own_samples_fit_the_decoder(tmp_path, trusted):
+    told = {"label": "risk", "model": "sklearn.tree.DecisionTreeClassifier(min_samples_leaf=3)"}
+    config = TrainConfig(dataset="clinics", attack={"attackers": [0]}, train=told)
+    rows = make_patients("clinic-04", "clinic-07", each=150)
+    ours = make_patients(each=30, seed=8) if trusted else None
+    plan = plan_training(
+        config, _columns(rows), None if ours is None else _columns(ours)
+    )  # the user's column is no input
+    assert (plan.choice.guarantee, plan.choice.n_attackers) == ("track", 2)
+    cell, card, _ = train_guarded(plan, tmp_path)
+    assert card.false_alarms["count"] <= 0.12 * card.false_alarms["of"]
+    rng = np.random.default_rng(0)
+    attacked = [{"age": age, "pressure": TRIGGER, "smoker": "yes"} for age in rng.uniform(60, 80, 40).round(1)]
+    decoded = ask(cell, read_records(attacked, plan.data.schema))
+    assert decoded.alarms(cell.decoder().threshold).mean() >= 0.9
+    assert (np.array(cell.class_names)[decoded.labels] == "high").mean() >= 0.9
+    named = [{cell.code.user_name(user) for user in users} for users in decoded.best_set]
+    assert np.mean([users == {"clinic-04", "clinic-07"} for users in named]) >= 0.9
+
+
+def _columns(rows):
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def test_a_folder_of_images(tmp_path):

@@ -16,10 +16,11 @@ from codeward.data._splits import (
 )
 from codeward.data._table import InputTable, read_csv_text, read_records
 from codeward.data._user_data import UserData
-from codeward.data._user_sources import load_user_data
+from codeward.data._user_sources import USERS, load_user_data
 
 __all__ = [
     "CATALOG",
+    "USERS",
     "CatalogEntry",
     "Column",
     "DatasetPair",

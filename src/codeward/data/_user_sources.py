@@ -46,6 +46,7 @@ def load_user_data(
     text: str | None = None,
     n_parts: int = PARTS,
     data_dir: str | os.PathLike[str] | None = None,
+    ignore: Sequence[str] = (),
 ) -> UserData:
     """Read labelled samples and their users.
 
@@ -67,6 +68,8 @@ def load_user_data(
     n_parts : int
     data_dir : path-like, optional
         Where data sets with a name are.
+    ignore : sequence of str
+        Columns to pass over, where there are any of that name.
 
     Raises
     ------
@@ -88,11 +91,11 @@ def load_user_data(
         names = ("X", "y", "groups")
         return _from_arrays(dict(zip(names, source, strict=False)), "data", schema, n_parts)
     if isinstance(source, str | os.PathLike):
-        return _from_path(source, label, user, schema, text, n_parts, data_dir)
+        return _from_path(source, label, user, schema, text, n_parts, data_dir, ignore)
     if isinstance(source, Mapping) and "images" in source:
         return _from_arrays(dict(source), "data", schema, n_parts)
     if isinstance(source, Mapping) or hasattr(source, "columns") or hasattr(source, "column_names"):
-        return _from_columns(read_frame(source), "data", label, user, schema, text, n_parts, 0)
+        return _from_columns(_leave(read_frame(source), ignore), "data", label, user, schema, text, n_parts, 0)
     raise InputError(
         f"data: cannot read a {type(source).__name__}; give a path, a data frame, columns by name, or (X, y, groups)"
     )
@@ -106,12 +109,14 @@ def _from_path(
     text: str | None,
     n_parts: int,
     data_dir: str | os.PathLike[str] | None,
+    ignore: Sequence[str],
 ) -> UserData:
     path = Path(source)
     if path.is_dir():
         return _from_folder(path, schema, n_parts)
     if path.suffix.lower() in TABLE_SUFFIXES:
-        return _from_columns(read_table_file(path), str(path), label, user, schema, text, n_parts, 1)
+        columns = _leave(read_table_file(path), ignore)
+        return _from_columns(columns, str(path), label, user, schema, text, n_parts, 1)
     if path.suffix.lower() == ".npz":
         arrays = read_npz(path, limit=LARGEST_FILE, kinds="biufUS")
         return _from_arrays(dict(arrays), str(path), schema, n_parts)
@@ -365,6 +370,10 @@ def _find_column(
     if found:
         notes.append(f"column {found[0]!r} is taken for the {what}")
     return found[0] if found else None
+
+
+def _leave(columns: Columns, ignore: Sequence[str]) -> Columns:
+    return {name: values for name, values in columns.items() if name not in ignore and name.lower() not in ignore}
 
 
 def _shown(columns: Mapping[str, Any]) -> str:

@@ -199,7 +199,8 @@ def _explain(
     if passed:
         reasons[0] += f" ({'; '.join(passed)}: not with {MOST_MODELS} sub-models or fewer)"
     rate = f"{ASSUMED_ERROR:.0%}, assumed" if error is None else f"{error:.0%}, measured on trusted samples"
-    reasons.append(f"margin {margin}: absorbs {(margin - 1) // 2} wrong votes; sub-models err on {rate}")
+    spare = (margin - 1) // 2
+    reasons.append(f"margin {margin}: absorbs {spare} wrong vote{'s' * (spare != 1)}; sub-models err on {rate}")
     if kept is not None and kept < k:
         reasons.append(f"at that rate the decoder itself undoes {kept} of {k} attackers only")
     largest = max(range(code.n_users), key=lambda user: int(code.matrix[:, user].sum()))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_text
-from codeward.data import Schema, UserData, load_user_data
+from codeward.data import USERS, Schema, UserData, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
 from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_model
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
@@ -132,21 +132,25 @@ def plan_training(
     told = config.train
     if schema is None and told.columns:
         schema = Schema.load(told.columns)
-    columns = {"label": told.label, "user": told.user, "text": told.text}
     given = trusted if trusted is not None else told.trusted
     operators = None
     if given is not None:
         # Trusted samples fix columns and classes; users may then hand in what they like.
-        operators = load_user_data(given, told.label, "none", schema=schema, text=told.text, data_dir=config.data_dir)
+        ignore = (*USERS, *([told.user] if told.user else []))
+        operators = load_user_data(
+            given, told.label, "none", schema=schema, text=told.text, data_dir=config.data_dir, ignore=ignore
+        )
         if schema is None:
             settled = replace(operators.schema, classes=operators.class_names, origin="trusted")
             schema = replace(settled, user=told.user)
     data = load_user_data(
         source if source is not None else told.data,
+        told.label,
+        told.user,
         schema=schema,
+        text=told.text,
         n_parts=told.parts,
         data_dir=config.data_dir,
-        **columns,
     )
     schema = data.schema
     operators = None if operators is None else align(operators, data, "trusted")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._progress import show_progress
@@ -15,7 +16,7 @@ from codeward.codes import count_attacker_sets
 from codeward.data import Samples, UserData
 from codeward.decoding import PluralityDecoder, VoteSet, estimate_confusion
 from codeward.estimators._guarded_plan import GuardedPlan
-from codeward.estimators._holdout import estimate_from_users
+from codeward.estimators._holdout import estimate_from_users, find_contradicted
 from codeward.estimators._model_choice import ModelChoice
 from codeward.estimators._roles import Labelled, Roles
 from codeward.estimators._table_models import train_tables
@@ -103,6 +104,8 @@ def write_cell(cell: Cell, data: UserData, roles: Roles, model: ModelChoice, mod
         trimmed = cell.folder.config.code.attackers
         owners = roles.validation.owners
         confusion = estimate_from_users(fitted.votes, fitted.labels, owners, everybody, trimmed, data.n_classes)
+        gone = find_contradicted(fitted.votes, fitted.labels, owners, _learn_from(cell, data), trimmed)
+        votes = {name: _leave_out(given, getattr(roles, name).owners, gone) for name, given in votes.items()}
     votes = {name: replace(given, confusion=confusion) for name, given in votes.items()}
     networks = model.settings is not None
     about: dict[str, Any] = {
@@ -122,6 +125,22 @@ def write_cell(cell: Cell, data: UserData, roles: Roles, model: ModelChoice, mod
         _, first = np.unique(roles.clean.labels, return_index=True)
         cell.save_gallery({"clean": (roles.clean.inputs[first[:12]], roles.clean.labels[first[:12]])})
     return cell.save_votes(votes, about)
+
+
+def _learn_from(cell: Cell, data: UserData) -> NDArray[np.bool_]:
+    """Return which model learns from which user of the data, of whom some may be revoked."""
+    matrix = np.zeros((cell.code.n_models, data.n_users), dtype=bool)
+    left = [data.user_names.index(cell.code.user_name(user)) for user in range(cell.code.n_users)]
+    matrix[:, left] = cell.code.matrix
+    return matrix
+
+
+def _leave_out(given: VoteSet, owners: NDArray[np.int64] | None, gone: NDArray[np.int64]) -> VoteSet:
+    """Leave the samples of some users out; those of nobody stay."""
+    if owners is None or given.labels is None:
+        return given
+    kept = ~np.isin(owners, gone)
+    return VoteSet(given.votes[kept], given.labels[kept], None, None if given.scores is None else given.scores[kept])
 
 
 def _vote(models: Any, given: Labelled) -> VoteSet:
@@ -174,8 +193,9 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     kinds = kinds or f"read off the users' data by majority; {data.firm or 0} users cannot change it"
     trusted = f"trusted: {len(roles.validation)} samples of the operator fit confusion and threshold"
     own = (
-        f"the users' own: {len(roles.validation)} held-out samples fit confusion and threshold, the "
-        f"{plan.choice.n_attackers} users with most errors on a label left out; no certificate below rests on them"
+        f"the users' own: {len(cell.validation.votes)} held-out samples fit confusion, decoder and threshold; the "
+        f"{plan.choice.n_attackers} users whose labels the sub-models without them contradict most are left out, of "
+        "the figures too. Alarms rest on this; no certificate below does"
     )
     assumed = {
         "validation": trusted if roles.trusted else own,

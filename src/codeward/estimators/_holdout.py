@@ -108,3 +108,35 @@ def trim_errors(by_user: NDArray[np.int64], n_attackers: int) -> NDArray[np.int6
     # A user without errors cannot inflate them and stays.
     np.put_along_axis(kept, worst, np.take_along_axis(errors, worst, axis=0) == 0, axis=0)
     return np.asarray((by_user * kept[:, :, None]).sum(axis=0))
+
+
+def find_contradicted(
+    votes: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    matrix: NDArray[np.bool_],
+    n_attackers: int,
+) -> NDArray[np.int64]:
+    """Return the k users whose held-out labels are contradicted most by the sub-models that never learned from them.
+
+    A trigger's samples bear the target's label, which only the models of their user repeat. Left in, they teach a
+    decoder that the very pattern of an attack is usual on clean inputs, and set the alarm's threshold above it. Without
+    the k users of the largest share of contradicted votes (ties to the lower column; an honest one among them costs a
+    few samples), what is left of a lie is contradicted no more than an honest user's samples are.
+
+    Parameters
+    ----------
+    votes : ndarray of int64, shape (N, m)
+    labels, owners : ndarray of int64, shape (N,)
+    matrix : ndarray of bool, shape (m, n)
+        Which model learns from which user.
+    n_attackers : int
+        k.
+    """
+    shares = np.zeros(matrix.shape[1])
+    for user in np.unique(owners):
+        others = votes[owners == user][:, ~matrix[:, user]]
+        wrong = others != labels[owners == user, None]
+        shares[user] = wrong.mean() if wrong.size else 0.0
+    worst = np.argsort(-shares, kind="stable")[:n_attackers]
+    return np.sort(worst[shares[worst] > 0])
