@@ -1,0 +1,366 @@
+"""The decoders fitted on clean inputs: on class scores, and on hard votes where there are none."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.decoding._assumptions import DEFAULTS
+from codeward.decoding._attacker_sets import AttackerSets
+from codeward.decoding._bayes import BayesDecoder
+from codeward.decoding._decoded import ALARM, Decoded, distinct_rows
+from codeward.decoding._vote_models import ConfusionModel, check_labels, check_votes, estimate_confusion
+from codeward.decoding.soft._calibration import N_FOLDS, cross_calibrate
+from codeward.decoding.soft._explanations import Explanations, ModelEvidence, list_explanations, weigh_votes
+from codeward.decoding.soft._fitting import Material, check_settings, tune
+from codeward.decoding.soft._opinions import Tuned, give_verdicts, split_chunks, sum_labels
+from codeward.decoding.soft._ratios import sum_explanations
+from codeward.decoding.soft._simulation import FAMILIES, Family, overwrite_scores, overwrite_votes
+
+
+class FittedDecoder:
+    """What both have in common: the settings of the fit, and everything after the evidence of the models."""
+
+    threshold: float = ALARM
+    attack_rate: float = DEFAULTS.attack_rate
+    explanations_: Explanations
+    paper_: BayesDecoder
+    tuned_: Tuned
+
+    def __init__(
+        self,
+        code: Code,
+        attackers_prior: Sequence[float],
+        false_alarm_rate: float,
+        n_simulated: int,
+        random_state: int,
+    ) -> None:
+        self.code = code
+        self.attackers_prior = attackers_prior
+        self.false_alarm_rate = false_alarm_rate
+        self.n_simulated = n_simulated
+        self.random_state = random_state
+
+    def decode(self, observed: ArrayLike) -> Decoded:
+        """Verdicts on N inputs: scores of shape (N, m, c), log-probabilities, or votes of shape (N, m).
+
+        ``attack_probability`` is above 0.5 exactly where the alarm's threshold is passed. It grows with the evidence
+        but is a score, not a frequency. Target, suspects and users are given an attack.
+        """
+        evidence, inverse = self._weigh(observed)
+        by_votes = self.paper_.decode(evidence.votes).label_probability
+        return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes).take(inverse)
+
+    def predict(self, observed: ArrayLike) -> NDArray[np.int64]:
+        """Labels of N inputs, shape (N,)."""
+        return self.decode(observed).labels
+
+    def log_odds(self, observed: ArrayLike) -> NDArray[np.float64]:
+        """Log odds of an attack above the alarm's threshold, shape (N,)."""
+        evidence, inverse = self._weigh(observed)
+        return (sum_labels(evidence, self.explanations_, self.tuned_.ratios).gap - self.tuned_.threshold)[inverse]
+
+    @property
+    def sets_(self) -> AttackerSets:
+        """Hit patterns with their prior, in the order of `log_likelihood`."""
+        return self.explanations_.sets
+
+    def log_likelihood(self, observed: ArrayLike) -> NDArray[np.float64]:
+        """Log evidence of (pattern, target) against no attack, shape (N, P, c): to add up over inputs.
+
+        Row p is pattern ``sets_.words[p]`` with prior ``sets_.weights[p]``. On the scale of `clean_log_likelihood`.
+        """
+        evidence, inverse = self._weigh(observed)
+        tables = [
+            sum_explanations(evidence.take(rows), self.explanations_, self.tuned_.ratios, every_target=True).table
+            for rows in split_chunks(len(evidence), self.explanations_, evidence.log_posteriors.shape[2])
+        ]
+        return np.asarray((np.concatenate(tables) - self.explanations_.log_weights[:, None])[inverse])
+
+    def clean_log_likelihood(self, observed: ArrayLike) -> NDArray[np.float64]:
+        """Log evidence of no attack, shape (N,), on the scale of `log_likelihood`: all zero."""
+        return np.zeros(self._weigh(observed)[1].size)
+
+    def _tune(
+        self,
+        inputs: NDArray[Any],
+        votes: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        n_classes: int,
+        folds: NDArray[np.int64],
+        families: tuple[Family, ...],
+        overwrite: Any,
+        weigh: Any,
+        generator: np.random.Generator,
+    ) -> None:
+        """Fit everything after the calibration, which sees a validation input through maps that never saw it."""
+        confusion = estimate_confusion(votes, labels, n_classes)
+        self.paper_ = BayesDecoder(self.code, confusion, attackers_prior=self.attackers_prior)
+        self.tuned_ = tune(
+            Material(inputs, votes, labels, folds, n_classes, overwrite, weigh),
+            self.code,
+            self.paper_,
+            self.explanations_,
+            families,
+            self.n_simulated,
+            self.false_alarm_rate,
+            generator,
+        )
+
+    def _weigh(self, observed: ArrayLike) -> tuple[ModelEvidence, NDArray[np.int64]]:
+        """Evidence of distinct inputs, and where each input's is, shape (N,)."""
+        raise NotImplementedError
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "tuned_"):
+            raise InputError("the decoder is not fitted: call fit with clean validation inputs and labels first")
+
+
+class DiscountedDecoder(FittedDecoder):
+    r"""Bayes decoder on hard votes whose evidence is discounted for correlated errors.
+
+    The paper multiplies the models' likelihoods as if their errors were independent; they share
+    hard images, so it sees attacks where there are none. Here ratios learned from simulated attacks on validation votes
+    weigh the explanations, and the models' evidence for a label carries an exponent; see `SoftDecoder` for the formula,
+    of which this is the case where :math:`g_i` are the label posteriors given the vote, by the confusion matrices.
+
+    Threat model: *deterministic*. Nothing is proved about its answers; `codeward.certify` proves things about
+    plurality, consensus and Bayes decoders.
+
+    Parameters
+    ----------
+    code : Code
+    n_classes : int
+    attackers_prior : sequence of float
+        Q(0), Q(1), ..., Q(k) as in `BayesDecoder`; only the sizes 1..k are used, relative to each other.
+    false_alarm_rate : float
+        Share of clean inputs that may be flagged; kept with 99% confidence on inputs like the validation ones.
+    n_simulated : int
+        Simulated attacks to fit on.
+    random_state : int
+
+    Attributes
+    ----------
+    paper_ : BayesDecoder
+        The paper's decoder with confusion matrices of the validation votes.
+    explanations_ : Explanations
+        Hit patterns with their prior.
+    tuned_ : Tuned
+        RatioModels, alarm threshold and reading of the label.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]])
+    >>> labels = np.arange(60) % 2
+    >>> votes = np.where(np.random.default_rng(0).random((60, 6)) < 0.1, 1 - labels[:, None], labels[:, None])
+    >>> decoder = DiscountedDecoder(code, 2, attackers_prior=(0.5, 0.5), n_simulated=60).fit(votes, labels)
+    >>> decoder.predict([[0] * 6, [1] * 6])
+    array([0, 1])
+    """
+
+    needs: Literal["votes"] = "votes"
+
+    def __init__(
+        self,
+        code: Code,
+        n_classes: int,
+        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
+        false_alarm_rate: float = DEFAULTS.false_alarm_rate,
+        n_simulated: int = 4000,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(code, attackers_prior, false_alarm_rate, n_simulated, random_state)
+        self.n_classes = n_classes
+
+    def fit(self, votes: ArrayLike, labels: ArrayLike) -> "DiscountedDecoder":
+        """Fit on clean validation votes (N, m) and labels (N,)."""
+        checked = check_votes(votes, self.code.n_models, self.n_classes)
+        truth = check_labels(labels, checked.shape[0], self.n_classes)
+        generator = np.random.default_rng(self.random_state)
+        self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
+
+        # Confusion matrices of each fold from the others, so that no input is judged by itself.
+        folds = generator.permutation(np.arange(truth.size) % N_FOLDS)
+        held_out = [
+            ConfusionModel(estimate_confusion(checked[folds != fold], truth[folds != fold], self.n_classes))
+            for fold in range(N_FOLDS)
+        ]
+
+        def weigh(made: NDArray[np.int64], rows: NDArray[np.int64]) -> ModelEvidence:
+            likelihoods = np.empty((*made.shape, self.n_classes))
+            for fold, model in enumerate(held_out):
+                here = folds[rows] == fold
+                likelihoods[here] = model.log_likelihood(made[here])
+            return weigh_votes(likelihoods, made)
+
+        known = (checked, checked, truth, self.n_classes, folds, ("sure",))
+        self._tune(*known, lambda attacks: overwrite_votes(checked, attacks), weigh, generator)  # type: ignore[arg-type]
+        return self
+
+    def _weigh(self, observed: ArrayLike) -> tuple[ModelEvidence, NDArray[np.int64]]:
+        self._check_fitted()
+        checked = check_votes(observed, self.code.n_models, self.n_classes)
+        distinct, inverse = distinct_rows(checked, self.n_classes)
+        return weigh_votes(self.paper_.vote_model_.log_likelihood(distinct), distinct), inverse
+
+
+class SoftDecoder(FittedDecoder):
+    r"""Decoder on the class scores of the m sub-models, fitted on clean validation scores and simulated attacks.
+
+    Each model's scores are calibrated to log-probabilities :math:`g_i`. An *explanation* is a hit pattern x with prior
+    w(x) and a target t. Two likelihood ratios, estimated by gradient-boosted trees, look at the input in its light
+    (`describe_candidate`: how sure the models inside and outside x are of t, what they say beside it):
+
+    - the *alarm* learns how much better (x, t) explains the scores s than no attack does,
+      :math:`e^{a(x,t)} = \Pr(s \mid x, t) / (c \Pr(s \mid clean))`;
+    - *naming* learns which explanation of an attacked input is the true one,
+      :math:`\Pr(x, t \mid s, attack) \propto w(x) e^{e(x,t)}`.
+
+    An input is flagged when :math:`G = \log \sum_{x,t} w(x) e^{a(x,t)}`, the log likelihood ratio of an attack
+    against none (the best test statistic there is, were a known exactly), passes a threshold set by the false-alarm
+    rate. With :math:`\Pr(l \mid x, t)` the discounted product of the probabilities by all models but the hit ones that
+    vote t,
+
+    .. math::
+
+        att(l) = G + \log \sum_{x,t} \Pr(x, t \mid s, attack) \Pr(l \mid x, t), \qquad
+        no(l) = \log \mathrm{softmax}_l \frac{\sum_i g_i(l)}{1 + \rho (m - 1)},
+
+    and :math:`\rho` discounts evidence the models share: their errors are correlated. The label is the argmax (ties to
+    the smaller class) of a log-linear pool of five opinions, these two among them, the paper's decoder and the plain
+    vote (`list_opinions`), whose weights depend on G and have the least cross-entropy on clean validation inputs and
+    simulated attacks (`fit_pool`; ``tuned_.room`` holds the accuracies less those of the better of plain vote and
+    paper's decoder). Explanations are left out where less than a quarter of the hit models votes for the target.
+
+    **What is guaranteed.** Nothing beyond what the votes' certificate (`codeward.certify`) says about other decoders:
+    an attacker chooses the scores of the models it hits freely, and no proof covers this decoder's answer. What is
+    measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 99% confidence for clean
+    inputs drawn like the validation ones, as far as ratios fitted without a third of these stand for those fitted on
+    all. Threat model of the fit: *deterministic*, with triggers that may be softened, weak or fail.
+
+    Parameters
+    ----------
+    code : Code
+    attackers_prior : sequence of float
+        Q(0), Q(1), ..., Q(k) as in `BayesDecoder`; only the sizes 1..k are used, relative to each other.
+    false_alarm_rate : float
+        Share of clean inputs that may be flagged.
+    families : tuple of str
+        Families of simulated triggers to fit on, of "sure", "softened", "marginal", "weak".
+    n_simulated : int
+        Simulated attacks to fit on.
+    random_state : int
+
+    Attributes
+    ----------
+    calibration_ : CrossCalibration
+    explanations_ : Explanations
+        Hit patterns with their prior.
+    tuned_ : Tuned
+        RatioModels, alarm threshold and reading of the label.
+    paper_ : BayesDecoder
+        The paper's decoder with confusion matrices of the validation votes.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> code = Code([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]])
+    >>> labels = np.arange(60) % 2
+    >>> sure = np.random.default_rng(0).normal(2, 1, (60, 6)) * (2 * labels[:, None] - 1)
+    >>> scores = -np.logaddexp(0, np.stack([sure, -sure], axis=2))
+    >>> decoder = SoftDecoder(code, attackers_prior=(0.5, 0.5), n_simulated=60).fit(scores, labels)
+    >>> bool((decoder.predict(scores) == labels).mean() > 0.9)
+    True
+    """
+
+    needs: Literal["scores"] = "scores"
+
+    def __init__(
+        self,
+        code: Code,
+        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
+        false_alarm_rate: float = DEFAULTS.false_alarm_rate,
+        families: tuple[Family, ...] = FAMILIES,
+        n_simulated: int = 8000,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(code, attackers_prior, false_alarm_rate, n_simulated, random_state)
+        self.families = families
+
+    def fit(self, scores: ArrayLike, labels: ArrayLike) -> "SoftDecoder":
+        """Fit on clean validation scores (N, m, c), log-probabilities, and labels (N,). Never give it test data."""
+        checked = check_scores(scores, self.code.n_models)
+        n_inputs, _, self.n_classes_ = checked.shape
+        truth = check_labels(labels, n_inputs, self.n_classes_)
+        check_settings(self.false_alarm_rate, self.n_simulated, n_inputs)  # calibration divides by their number
+        unknown = [family for family in self.families if family not in FAMILIES]
+        if unknown or not self.families:
+            raise InputError(f"families: choose from {', '.join(FAMILIES)}, got {self.families}")
+        generator = np.random.default_rng(self.random_state)
+        self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
+        self.calibration_ = calibration = cross_calibrate(checked, truth, generator)
+
+        def weigh(made: NDArray[np.float64], rows: NDArray[np.int64]) -> ModelEvidence:
+            return ModelEvidence(calibration.apply_held_out(made, rows), made.argmax(axis=2))
+
+        self.votes_, self.labels_ = checked.argmax(axis=2), truth
+        self.__dict__.pop("fallback_", None)
+        known = (checked, self.votes_, truth, self.n_classes_, calibration.folds, self.families)
+        self._tune(*known, lambda attacks: overwrite_scores(checked, attacks, generator), weigh, generator)
+        return self
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes c, known after the fit."""
+        return getattr(self, "n_classes_", None)
+
+    @cached_property
+    def fallback_(self) -> DiscountedDecoder:
+        """The decoder on votes, fitted on the same validation inputs when it is first needed."""
+        self._check_fitted()
+        settings = (self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.random_state)
+        return DiscountedDecoder(self.code, self.n_classes_, *settings).fit(self.votes_, self.labels_)
+
+    def decode_votes(self, votes: ArrayLike) -> Decoded:
+        """Verdicts on hard votes of shape (N, m), by the discounted decoder fitted on the same validation inputs."""
+        return self.fallback_.decode(votes)
+
+    def _weigh(self, observed: ArrayLike) -> tuple[ModelEvidence, NDArray[np.int64]]:
+        self._check_fitted()
+        checked = check_scores(observed, self.code.n_models, self.n_classes_)
+        evidence = ModelEvidence(self.calibration_.whole.apply(checked), checked.argmax(axis=2))
+        return evidence, np.arange(len(evidence))
+
+
+def check_scores(scores: ArrayLike, n_models: int, n_classes: int | None = None) -> NDArray[np.float64]:
+    """Validate log-probabilities and return them normalised as float64, shape (N, m, c).
+
+    Zero probabilities (minus infinity) are allowed where another class of the model is finite.
+    """
+    raw = np.asarray(scores)
+    if raw.ndim != 3 or raw.shape[2] < 2:
+        raise InputError(f"scores: expected shape (inputs, models, classes) with two classes or more, got {raw.shape}")
+    if raw.dtype.kind != "f":
+        raise InputError(f"scores: expected log-probabilities (floats), got dtype {raw.dtype}")
+    if raw.shape[1] != n_models:
+        raise InputError(f"scores: {raw.shape[1]} models, but the code has {n_models} (rows)")
+    if n_classes is not None and raw.shape[2] != n_classes:
+        raise InputError(f"scores: {raw.shape[2]} classes, but the decoder was fitted on {n_classes}")
+    values = raw.astype(np.float64)
+    bad = np.isnan(values) | (values > 1e-2)
+    if bad.any():
+        place = np.argwhere(bad)[0].tolist()
+        raise InputError(f"scores: entry {place} is {values[tuple(place)]!s}; log-probabilities are at most 0")
+    totals = np.exp(values).sum(axis=2)
+    if (np.abs(totals - 1) > 0.05).any():
+        place = np.argwhere(np.abs(totals - 1) > 0.05)[0].tolist()
+        raise InputError(
+            f"scores: the probabilities at {place} sum to {totals[tuple(place)]:.4g}, not 1; give log-probabilities"
+        )
+    # -inf becomes a finite floor far below the calibration's own, so that differences stay defined.
+    return np.maximum(values, -100.0)
