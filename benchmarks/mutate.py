@@ -10,8 +10,9 @@ printed; those that change nothing a test could see are listed with the reason i
     python -m benchmarks.mutate [--sample 150] [--seed 0] [--only PART] [--match REGEX] [--again FILE] [-o FILE]
         [--record FILE]
 
-Not changed: defaults of arguments, values of modules and classes, and errors raised. Not in any part: the pruned sum
-(``decoding/_pruned*.py``), decoding in batches, the soft decoders and collective certificates.
+Not changed: defaults of arguments, values of modules and classes, and errors raised. Not in any part: how the soft
+decoders are fitted (``decoding/soft/``: ``_boosting.py``, ``_ratios.py``, ``_opinions.py``, ``_fitting.py``), measured,
+not proved, and collective certificates.
 
 Measured with seed 0, 150 mutants of each part (``benchmarks/records/mutants.json``); share killed of those that are
 not equivalent. The decoders and breakers are a run of the whole sample and a second one of its survivors, after tests
@@ -64,12 +65,18 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "verdicts": (
         ["decoding/_vote_counting.py", "decoding/_decoded.py", "decoding/_attacker_sets.py"],
-        ["tests/decoding/test_small_twins.py"],
+        [
+            "tests/decoding/test_counting_twins.py",
+            "tests/decoding/test_verdict_twins.py",
+            "tests/decoding/test_bayes_twins.py",
+            "tests/decoding/test_two_group_twins.py",
+        ],
     ),
     "posterior": (
         ["decoding/_bayes.py", "decoding/_two_groups.py"],
         [
-            "tests/decoding/test_small_twins.py",
+            "tests/decoding/test_bayes_twins.py",
+            "tests/decoding/test_two_group_twins.py",
             "tests/decoding/test_bayes.py::test_wrong_input_is_refused_in_words",
             "tests/decoding/test_bayes.py::test_evidence_of_every_set_is_refused_when_there_are_too_many",
             "tests/decoding/test_two_groups.py::test_what_cannot_be_decoded_is_refused_with_a_reason",
@@ -79,7 +86,18 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "kernels": (
         ["decoding/_posterior_kernels.py", "decoding/_pair_kernels.py"],
-        ["tests/decoding/test_small_twins.py"],
+        ["tests/decoding/test_bayes_twins.py", "tests/decoding/test_two_group_twins.py"],
+    ),
+    "pruned": (["decoding/_pruned*.py"], ["tests/decoding/test_pruned.py"]),
+    "pooling": (["decoding/_pooling.py"], ["tests/decoding/test_pooling.py", "tests/decoding/test_explanation.py"]),
+    "soft": (
+        ["decoding/soft/_c*.py", "decoding/soft/_explanations.py", "decoding/soft/_simulation.py"],
+        [
+            "tests/decoding/test_soft_calibration.py",
+            "tests/decoding/test_soft_candidates.py",
+            "tests/decoding/test_soft_explanations.py",
+            "tests/decoding/test_soft_simulation.py",
+        ],
     ),
     "breakers": (
         ["certificates/_breakers.py", "certificates/_coverage.py", "certificates/_pointwise.py"],
@@ -96,7 +114,14 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
 #: Tests that import torch, read results or take minutes without the compiler.
 LEFT_OUT = (
     *("every_proposition", "torch_device", "missing_is_said[soft", "real_models", "within_a_minute", "drawn_to"),
-    *("repeated_and_shuffled", "unlikely_hypotheses", "bagging", "sometimes_larger", "collective.py::test_patterns"),
+    *(
+        "recorded_votes",
+        "repeated_and_shuffled",
+        "unlikely_hypotheses",
+        "bagging",
+        "sometimes_larger",
+        "collective.py::test_patterns",
+    ),
 )
 #: Examples of a property in one run, and how many times the undisturbed run's seconds a mutant gets.
 EXAMPLES, PATIENCE = 15, 5

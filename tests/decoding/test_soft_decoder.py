@@ -11,7 +11,6 @@ from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._explanations import Sums, log_sum
 from codeward.decoding.soft._opinions import Part, choose_threshold, fit_pool, list_opinions, spread_gap
-from codeward.decoding.soft._ratios import sum_explanations
 
 CODE = named_code("c")
 N_CLASSES = 6
@@ -122,7 +121,7 @@ def test_pooled_evidence_names_the_target_and_the_pattern(fitted, fresh):
     clean = fitted.clean_log_likelihood(scores[chosen])
     prior = fitted.explanations_.log_weights[:, None]
     every = log_sum((fitted.log_likelihood(scores[chosen]) + prior).reshape(20, -1)) - clean
-    voted = sum_explanations(fitted._weigh(scores[chosen]), fitted.explanations_, fitted.tuned_.ratios).gap
+    voted = fitted.log_odds(scores[chosen]) + fitted.tuned_.threshold
     assert (every >= voted - 1e-9).all()
     votes = scores[chosen].argmax(axis=2)
     assert fitted.fallback_.clean_log_likelihood(votes).shape == (20,)

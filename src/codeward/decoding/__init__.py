@@ -2,6 +2,7 @@
 
 from codeward.decoding._appeal import AppealDecoder
 from codeward.decoding._assumptions import Assumptions, uniform_prior
+from codeward.decoding._attacker_sets import tracking_score
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import (
     ALARM,
@@ -18,7 +19,6 @@ from codeward.decoding._factory import DECODERS, make_decoder
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._score_files import load_scores, save_scores
-from codeward.decoding._suspects import tracking_score
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
 from codeward.decoding._vote_files import VoteReader, VoteSet, load_votes, save_votes

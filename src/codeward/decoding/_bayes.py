@@ -11,11 +11,10 @@ from codeward._cores import share_rows
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
 from codeward.decoding._assumptions import DEFAULTS, check_prior, check_rate
-from codeward.decoding._attacker_sets import AttackerSets, Masses, gather_attacker_sets
+from codeward.decoding._attacker_sets import AttackerSets, Masses, gather_attacker_sets, name_suspects
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows, first_best, have_agreed
 from codeward.decoding._posterior_kernels import sum_posterior, tabulate_joint
 from codeward.decoding._pruned import BUDGET, PrunedPosterior
-from codeward.decoding._suspects import name_suspects
 from codeward.decoding._vote_models import ConfusionModel, VoteModel, check_votes
 
 #: Attacker sets up to which ``method="auto"`` enumerates; beyond it prunes.

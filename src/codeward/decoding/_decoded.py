@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
-from codeward.decoding._suspects import SHOWN, TIE_TOLERANCE
+from codeward.decoding._attacker_sets import SHOWN, TIE_TOLERANCE
 
 #: Attack probability above which an input is an alarm, unless a threshold is given.
 ALARM = 0.5

@@ -43,12 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward.codes import Code, pack_words
-from codeward.decoding._attacker_sets import Masses
+from codeward.decoding._attacker_sets import NEARLY, Masses, Ranked, join_ranked, rank_sets
 from codeward.decoding._decoded import Decoded, first_best, have_agreed
 from codeward.decoding._posterior_kernels import tabulate_joint
 from codeward.decoding._pruned_bounds import widest_union
 from codeward.decoding._pruned_kernels import KEEP, sum_pruned
-from codeward.decoding._suspects import NEARLY, Ranked, join_ranked, rank_sets
 
 #: Share of the attack mass of an input that may be left out before more sets are enumerated.
 TOLERANCE = 1e-6

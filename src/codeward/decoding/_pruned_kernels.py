@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
+from codeward.decoding._attacker_sets import NEARLY
 from codeward.decoding._posterior_kernels import GROUP, bit_count, log_gain, pick_group, tabulate_groups
 from codeward.decoding._pruned_bounds import bulk_interval, log_add, log_between, log_choose
-from codeward.decoding._suspects import NEARLY
 
 #: Sets remembered per vote vector as candidates for the most probable ones.
 KEEP = 1024

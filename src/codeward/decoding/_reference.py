@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward.codes import Code
 from codeward.decoding._assumptions import DEFAULTS
-from codeward.decoding._attacker_sets import AttackerSets, Masses
-from codeward.decoding._suspects import NEARLY, TIE_TOLERANCE
+from codeward.decoding._attacker_sets import NEARLY, TIE_TOLERANCE, AttackerSets, Masses
 
 
 @dataclass(frozen=True)

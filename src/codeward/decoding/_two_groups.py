@@ -11,11 +11,18 @@ from codeward._cores import share_rows
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
 from codeward.decoding._assumptions import DEFAULTS, check_rate
-from codeward.decoding._attacker_sets import AttackerSets, gather_attacker_sets
+from codeward.decoding._attacker_sets import (
+    NEARLY,
+    TIE_TOLERANCE,
+    AttackerSets,
+    Ranked,
+    gather_attacker_sets,
+    join_ranked,
+    rank_sets,
+)
 from codeward.decoding._bayes import EXACT_SETS, BayesDecoder, log_failure
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows, first_best, have_agreed
 from codeward.decoding._pair_kernels import sum_pairs
-from codeward.decoding._suspects import NEARLY, TIE_TOLERANCE, Ranked, join_ranked, rank_sets
 from codeward.decoding._vote_models import VoteModel, check_votes
 
 _Floats = NDArray[np.float64]

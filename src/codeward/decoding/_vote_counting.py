@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code, PatternTable, enumerate_patterns
+from codeward.decoding._attacker_sets import join_ranked, rank_sets
 from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, distinct_rows, have_agreed
-from codeward.decoding._suspects import join_ranked, rank_sets
 from codeward.decoding._vote_models import check_votes
 
 #: Attacker sets tried at most to explain one vote vector; past it nobody is named for certain.

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import beta
 
+from codeward.decoding._attacker_sets import name_suspects
 from codeward.decoding._decoded import Decoded, first_best, have_agreed
-from codeward.decoding._suspects import name_suspects
 from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._explanations import Explanations, ModelEvidence, Sums, log_sum
 from codeward.decoding.soft._ratios import CHUNK, RatioModels, sum_explanations
