@@ -32,7 +32,10 @@ class Agreement:
 
     Examples
     --------
-    See `certify_agreement`.
+    >>> from codeward import Code, PluralityDecoder
+    >>> kept = certify_agreement(Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), PluralityDecoder(), n_classes=2)
+    >>> kept.n_attackers, kept.witness.attackers
+    (1, (0, 1))
     """
 
     n_attackers: int
@@ -90,8 +93,9 @@ def certify_agreement(
     Examples
     --------
     >>> from codeward import Code, PluralityDecoder
-    >>> certify_agreement(Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), PluralityDecoder(), n_classes=2)
-    Agreement(n_attackers=1, searched=3, label=0, witness=Witness(attackers=(0, 1), target=1))
+    >>> kept = certify_agreement(Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), PluralityDecoder(), n_classes=2)
+    >>> kept.n_attackers, kept.searched, kept.label, kept.witness.target
+    (1, 3, 0, 1)
     """
     if n_classes < 2:
         raise InputError(f"n_classes must be at least 2, got {n_classes}")

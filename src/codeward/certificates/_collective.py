@@ -50,7 +50,10 @@ class CollectiveCertificate:
 
     Examples
     --------
-    See `certify_collective`.
+    >>> from codeward import Code
+    >>> found = certify_collective([[1, 1, 1], [1, 1, 0]], Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), n_attackers=1)
+    >>> found.n_counted, found.changed, found.certified
+    (2, 1, 1)
     """
 
     n_inputs: int

@@ -37,7 +37,10 @@ class Ruling:
 
     Examples
     --------
-    See `referee`.
+    >>> from codeward import Code
+    >>> ruling = referee([[1, 1, 1]], Code([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), claimed=[0])
+    >>> ruling.sound, ruling.open, ruling.loose
+    (array([ True]), array([False]), 1.0)
     """
 
     claimed: NDArray[np.int64]
