@@ -168,8 +168,10 @@ def test_the_threshold_keeps_the_rate_with_confidence():
         threshold = choose_threshold(generator.normal(size=400), 0.05)
         # P(normal > threshold) <= 0.05 iff threshold >= 1.6449
         kept += threshold >= 1.6449
-    assert kept >= 0.92 * 300
-    assert choose_threshold(np.arange(10.0), 0.05) == 9.0
+    # Three times in four, and not far above the rate: an alarm that hardly ever sounds detects little.
+    assert 0.7 * 300 <= kept <= 0.85 * 300
+    above = [np.count_nonzero(np.arange(n) > choose_threshold(np.arange(float(n)), 0.05)) for n in (10, 84, 250, 2000)]
+    assert above == [0, 2, 9, 92]
 
 
 def make_part(seed, trusted, gap, n=400):

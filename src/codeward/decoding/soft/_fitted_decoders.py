@@ -138,7 +138,7 @@ class DiscountedDecoder(FittedDecoder):
     attackers_prior : sequence of float
         Q(0), Q(1), ..., Q(k) as in `BayesDecoder`; only the sizes 1..k are used, relative to each other.
     false_alarm_rate : float
-        Share of clean inputs that may be flagged; kept with 99% confidence on inputs like the validation ones.
+        Share of clean inputs that may be flagged; kept with 75% confidence on inputs like the validation ones.
     n_simulated : int
         Simulated attacks to fit on.
     random_state : int
@@ -239,7 +239,7 @@ class SoftDecoder(FittedDecoder):
 
     **What is guaranteed.** Nothing beyond what the votes' certificate (`codeward.certify`) says about other decoders:
     an attacker chooses the scores of the models it hits freely, and no proof covers this decoder's answer. What is
-    measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 99% confidence for clean
+    measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 75% confidence for clean
     inputs drawn like the validation ones, as far as ratios fitted without a third of these stand for those fitted on
     all. Threat model of the fit: *deterministic*, with triggers that may be softened, weak or fail.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding._bayes import BayesDecoder
-from codeward.decoding._decoded import first_best
+from codeward.decoding._decoded import first_best, have_agreed
 from codeward.decoding._vote_counting import PluralityDecoder
 from codeward.decoding.soft._calibration import N_FOLDS
 from codeward.decoding.soft._explanations import Explanations, ModelEvidence, Sums
@@ -95,7 +95,9 @@ def tune(
     strata = sort_attacks(attacks, explanations, attacked)
 
     # 3. The alarm.
-    threshold = choose_threshold(of_clean.gap, false_alarm_rate)
+    # Inputs on which all models agree are no alarms, whatever is said of them.
+    gaps = np.where(have_agreed(material.votes), of_clean.gap.min(), of_clean.gap)
+    threshold = choose_threshold(gaps, false_alarm_rate)
 
     # 4. The label, beside the better of plain vote and paper's decoder on clean inputs and each kind of attack.
     plain = PluralityDecoder(code, material.n_classes)
