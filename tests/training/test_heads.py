@@ -211,6 +211,20 @@ def test_revoking_is_never_having_had_the_user(which, width, form, keep_sums):
         left.revoke(4)
 
 
+@pytest.mark.parametrize("width", [24, 300])
+def test_replacing_what_users_handed_in_is_fitting_from_scratch(width):
+    features, labels, users = draw(width=width)
+    other = np.where(np.isin(users, [2, 5])[:, None], np.random.default_rng(1).normal(size=features.shape), features)
+    changed = np.where(np.isin(users, [2, 5]), 0, labels)
+    heads = fit_heads(features, labels, users, draw_code(), C)
+    fresh = fit_heads(other, changed, users, draw_code(), C)
+    left = heads.replace_users({user: fresh.statistics.users[user] for user in (2, 5)})
+    assert left.weights.tobytes() == fresh.weights.tobytes()
+    assert left.keys == fresh.keys
+    with pytest.raises(InputError, match="unknown users"):
+        heads.replace_users({99: fresh.statistics.users[0]})
+
+
 def test_the_slow_twin_a_user_that_was_never_there_and_one_that_was_differ():
     features, labels, users = draw()
     heads = fit_heads(features, labels, users, draw_code(), C)

@@ -38,6 +38,12 @@ def train(
     model: str = typer.Option(
         None, "--model", help="boosting, logistic, text, a network, sklearn.svm.SVC(C=2), file.py:function."
     ),
+    backbone: str = typer.Option(
+        None,
+        "--backbone",
+        help="Heads on fixed features: `codeward features list`, file.onnx, mod:function.",
+    ),
+    ridge: float = typer.Option(0.1, "--ridge", help="Of the heads: stated, never estimated."),
     parts: int = typer.Option(50, "--parts", help="Without users: parts that samples are hashed into."),
     false_alarms: float = typer.Option(0.05, "--false-alarms", help="Share of clean inputs that may raise an alarm."),
     fail_under: list[str] = typer.Option(
@@ -58,6 +64,8 @@ def train(
     from codeward.certificates import parse_floor
 
     floors = [parse_floor(floor) for floor in fail_under]
+    if backbone and model:
+        raise InputError("--backbone and --model exclude each other: heads are linear models")
     if guarantee is not None and guarantee not in _GUARANTEES:
         raise InputError(f"--guarantee: choose {', '.join(_GUARANTEES)}, got {guarantee!r}")
     if not 0 < false_alarms < 1:
@@ -77,6 +85,8 @@ def train(
         "trusted": _place(trusted),
         "weights": _place(weights),
         "model": model,
+        "backbone": backbone,
+        "ridge": ridge,
         "parts": parts,
     }
     config = _check_config(

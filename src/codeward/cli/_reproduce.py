@@ -10,6 +10,7 @@ import typer
 
 from codeward.cli._cluster import open_cluster
 from codeward.cli._sample_study import reproduce_samples
+from codeward.cli._writers_study import reproduce_writers
 
 if TYPE_CHECKING:
     from codeward.runs import RunConfig
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def reproduce(
     study: str = typer.Argument(
         ...,
-        metavar="figure5|table1|past|samples|pack|unpack|claims",
+        metavar="figure5|table1|past|samples|writers|pack|unpack|claims",
         help="What to reproduce; or what to do with the grid folder.",
     ),
     dataset: str = typer.Option("mnist", help="mnist or cifar10; any data set that `codeward data list` knows."),
@@ -57,6 +58,9 @@ def reproduce(
     `--codes` partition, boosted, shifted-hash, shifted-hash-16, bagging, designed. Then it certifies how many samples
     may be inserted, removed or relabelled (a changed input counts two) before a test label may change.
 
+    `writers` takes MNIST's 539 real writers as users, linear heads on features that nobody trained, and certifies
+    against colluding writers (docs/writers.md).
+
     `pack` puts the run folders of each setting (with --split: of these) into two small files that `codeward report`
     reads as well; `unpack` writes them out again. A study unpacks the settings it goes on with. `claims` computes the
     figures of claims.json anew and says which of those that pages quote do not agree.
@@ -75,6 +79,9 @@ def reproduce(
         return
     if study in ("pack", "unpack"):
         _pack(folder, study, [f"{dataset}-{split}" for split in splits], without_scores, as_json)
+        return
+    if study == "writers":
+        reproduce_writers(folder, codes, data_dir, smoke, quiet, as_json)
         return
     if study == "samples":
         reproduce_samples(

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_text
-from codeward.data import USERS, Schema, UserData, load_user_data
+from codeward.data import USERS, InputTable, Schema, UserData, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
-from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_model
+from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_heads, choose_model
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
 from codeward.runs import TrainConfig
 
@@ -159,7 +159,12 @@ def plan_training(
     if held is not None:
         checked = load_user_data(held, told.label or schema.label, "none", schema=replace(schema, user=None))
     checked = None if checked is None else align(checked, data, "test")
-    chosen = choose_model(model if model is not None else told.model, schema, data.n_classes)
+    if told.backbone is not None:
+        first = np.arange(1)
+        sample = data.inputs.take(first) if isinstance(data.inputs, InputTable) else data.inputs[first]
+        chosen = choose_heads(told.backbone, told.ridge, schema, sample)
+    else:
+        chosen = choose_model(model if model is not None else told.model, schema, data.n_classes)
     roles = assign_roles(data, operators, checked, told.test_fraction, config.seed)
     if code is None:
         code = _choose_code(config, data, roles, chosen)

@@ -78,7 +78,9 @@ def train_family(
     seed: int,
     progress: bool = False,
 ) -> SubModels:
-    """Train the sub-models of either family on the samples that train."""
+    """Train the sub-models of a family on the samples that train."""
+    if model.family == "heads":
+        return _fit_heads(data, roles, model, plans, store, progress)
     if model.family == "networks":
         from codeward.training import train_ensemble
 
@@ -90,6 +92,28 @@ def train_family(
             data.inputs, data.labels, data.class_names, roles.training, roles.digests, plans, model.estimator,
             data.schema, store, bar,
         )  # fmt: skip
+
+
+def _fit_heads(
+    data: UserData, roles: Roles, model: ModelChoice, plans: Sequence[ModelPlan], store: ModelStore, progress: bool
+) -> SubModels:
+    """Gather each user's statistics, solve a head a row, and keep them."""
+    from codeward.training.backbones import transform_cached
+    from codeward.training.heads import StatisticsSet, UserStatistics, fit_heads
+
+    backbone = model.backbone
+    assert backbone is not None
+    with show_progress(f"features ({backbone.name})", len(data), quiet=not progress) as bar:
+        features = transform_cached(backbone, data.inputs, None, bar)[0]
+    users = [UserStatistics.of(features.take(own), data.labels[own], data.n_classes) for own in roles.training]
+    rows = [planned.users for planned in plans]
+    with show_progress("heads", len(plans), quiet=not progress) as bar:
+        heads = fit_heads(
+            StatisticsSet(tuple(users)), None, None, rows, data.n_classes, model.ridge, backbone=backbone,
+            keep_sums=0, progress=bar,
+        )  # fmt: skip
+    heads.save(store)
+    return heads
 
 
 def write_cell(cell: Cell, data: UserData, roles: Roles, model: ModelChoice, models: Any) -> Cell:
@@ -120,8 +144,11 @@ def write_cell(cell: Cell, data: UserData, roles: Roles, model: ModelChoice, mod
         **describe_machine(str(models.device) if networks else "cpu"),
         "work": {"models": models.n_models, "trained": models.trained, "reused": models.n_models - models.trained},
     }
-    if networks:
-        about["shape"] = list(models.shape)
+    if model.backbone is not None:
+        told = {"backbone": model.backbone.name, "digest": model.backbone.digest, "trust": model.backbone.trust}
+        about["heads"] = {**told, "ridge": model.ridge}
+    if data.schema.kind == "image":
+        about["shape"] = list(data.inputs.shape[1:])  # type: ignore[union-attr]
         _, first = np.unique(roles.clean.labels, return_index=True)
         cell.save_gallery({"clean": (roles.clean.inputs[first[:12]], roles.clean.labels[first[:12]])})
     return cell.save_votes(votes, about)
@@ -182,6 +209,12 @@ def write_record(cell: Cell, config: TrainConfig, seconds: float, **more: Any) -
     return cell.save_record(config, {**content, **more, "seconds": round(seconds, 3)})
 
 
+def _describe(backbone: Any) -> str:
+    words = {"nobody to trust": "a pure function, nobody trained it and nobody is trusted"}
+    trust = words.get(backbone.trust, "frozen, trained by others who are trusted; it never sees the users' data")
+    return f"{backbone.name} (sha256 {backbone.digest[:16]}): {trust}"
+
+
 def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     """Write ``card.json`` and ``card.html``: what was reached, what is guaranteed, and what that rests on."""
     data, roles, config = plan.data, plan.roles, plan.config
@@ -202,6 +235,7 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         "classes": classes,
         "encoders": "fitted by each sub-model on its own users" if plan.model.family == "tables" else "none",
         "columns": kinds if plan.model.family == "tables" else kinds.replace("it", "their size"),
+        "backbone": "none" if plan.model.backbone is None else _describe(plan.model.backbone),
         "users": "one account each; k counts accounts that collude" if not data.hashed else "none known: parts by hash",
     }
     card = make_card(

@@ -16,6 +16,7 @@ from codeward.estimators._kept_models import dump_model, load_model
 
 if TYPE_CHECKING:
     from codeward.training import TrainingSettings
+    from codeward.training.backbones import Backbone
 
 #: Models for tables and texts by name.
 NAMES = ("boosting", "logistic", "text")
@@ -34,12 +35,16 @@ class ModelChoice:
     ----------
     name : str
         As a person would say it.
-    family : {"tables", "networks"}
+    family : {"tables", "networks", "heads"}
     estimator : object or None
         Unfitted scikit-learn classifier of the rows of `InputTable.matrix`; encoders and imputers are inside it, so
         that every sub-model fits its own.
     settings : TrainingSettings or None
         Of networks.
+    backbone : Backbone or None
+        Of heads: what makes their features.
+    ridge : float
+        Of heads.
 
     Examples
     --------
@@ -52,6 +57,26 @@ class ModelChoice:
     family: str
     estimator: Any = None
     settings: "TrainingSettings | None" = None
+    backbone: "Backbone | None" = None
+    ridge: float = 0.1
+
+
+def choose_heads(backbone: str, ridge: float, schema: Schema, sample: Any = None) -> ModelChoice:
+    """Return ridge heads on the features of a backbone, by its name; ``sample`` tells the width of a function's.
+
+    Examples
+    --------
+    >>> from codeward.data import Column
+    >>> choose_heads("gradients", 0.1, Schema((Column("image", "image", shape=(1, 28, 28)),))).name
+    'ridge head on gradients'
+    """
+    from codeward.training.backbones import make_backbone
+
+    if sample is None and schema.columns[0].shape:
+        kind = np.uint8 if schema.kind == "image" else np.float64
+        sample = np.zeros((1, *schema.columns[0].shape), kind)
+    made = make_backbone(backbone, schema, sample)
+    return ModelChoice(f"ridge head on {made.name}", "heads", backbone=made, ridge=ridge)
 
 
 def choose_model(model: Any, schema: Schema, n_classes: int) -> ModelChoice:

@@ -16,6 +16,8 @@ _HOME = {
     "PackedSetting": "_packing",
     "PlannedCell": "_sweep",
     "SampleStudy": "_sample_votes",
+    "WriterData": "_writers",
+    "attack_writers": "_writers",
     "build_grid_report": "_grid_report",
     "certify_samples": "_sample_tables",
     "check_claims": "_claims",
@@ -28,6 +30,8 @@ _HOME = {
     "is_grid": "_grid_folder",
     "list_packed": "_packing",
     "load_sample_records": "_sample_tables",
+    "load_writer_records": "_writers",
+    "make_writer_codes": "_writers",
     "open_grid": "_grid_folder",
     "pack_setting": "_packing",
     "plan_cells": "_sweep",
@@ -35,7 +39,9 @@ _HOME = {
     "plot_samples": "_sample_tables",
     "read_lines": "_json_lines",
     "study_grid": "_sweep",
+    "study_writers": "_writers",
     "tabulate_samples": "_sample_tables",
+    "tabulate_writers": "_writers",
     "unpack_setting": "_packing",
     "vote_grid": "_sweep",
     "vote_samples": "_sample_votes",
@@ -53,6 +59,8 @@ __all__ = [
     "PackedSetting",
     "PlannedCell",
     "SampleStudy",
+    "WriterData",
+    "attack_writers",
     "build_grid_report",
     "certify_samples",
     "check_claims",
@@ -65,6 +73,8 @@ __all__ = [
     "is_grid",
     "list_packed",
     "load_sample_records",
+    "load_writer_records",
+    "make_writer_codes",
     "open_grid",
     "pack_setting",
     "plan_cells",
@@ -72,7 +82,9 @@ __all__ = [
     "plot_samples",
     "read_lines",
     "study_grid",
+    "study_writers",
     "tabulate_samples",
+    "tabulate_writers",
     "unpack_setting",
     "vote_grid",
     "vote_samples",
@@ -98,6 +110,14 @@ if TYPE_CHECKING:
     from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, choose_sample_training, vote_samples
     from codeward.reproduction._studies import plan_study
     from codeward.reproduction._sweep import PlannedCell, count_grid, draw_grid, plan_cells, study_grid, vote_grid
+    from codeward.reproduction._writers import (
+        WriterData,
+        attack_writers,
+        load_writer_records,
+        make_writer_codes,
+        study_writers,
+        tabulate_writers,
+    )
 
 
 def __getattr__(name: str) -> Any:

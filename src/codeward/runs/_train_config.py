@@ -32,6 +32,8 @@ class TrainSection(Section):
     trusted_digest: str = ""
     weights: str | None = Field(default=None, description="CSV of user and weight, for the columns of unlike users.")
     model: str | None = Field(default=None, description="Name, import path or file; by default what suits.")
+    backbone: str | None = Field(default=None, description="Heads on its features instead of whole models.")
+    ridge: float = Field(default=0.1, gt=0, description="Of the heads; stated, never estimated.")
     parts: int = Field(default=50, ge=2, description="Parts into which samples without users are hashed.")
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ from codeward._cores import count_cores
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
 from codeward.codes import Code
-from codeward.training.heads._feature_grid import round_to_grid
+from codeward.data import Samples, render
+from codeward.training.heads._feature_grid import GridFeatures, round_to_grid
 from codeward.training.heads._ridge_solve import solve_dual, solve_primal
 from codeward.training.heads._row_sums import MEMORY, sum_row_grams
 from codeward.training.heads._user_statistics import StatisticsSet, UserStatistics, gather_statistics, packed_size
@@ -52,7 +53,7 @@ class HeadSet:
     form : {"auto", "primal"}
         ``auto`` solves in the samples where a row has fewer of them than features.
     backbone : Backbone or None
-        What turns inputs into features; None: inputs are features.
+        What turns inputs into features; None: inputs are features. Those on the grid already are taken as they are.
     statistics : StatisticsSet or None
         Kept to revoke users; None for heads that were loaded.
 
@@ -90,6 +91,11 @@ class HeadSet:
         """Number of features d."""
         return int(self.weights.shape[1])
 
+    @property
+    def trained(self) -> int:
+        """How many heads were solved: all of them, which takes less than looking them up."""
+        return self.n_models
+
     def scores(self, inputs: Any) -> NDArray[np.float32]:
         """Return log-probabilities, shape (N, m, c): log-softmax of eight times the heads' outputs."""
         parts = [SHARPNESS * part for part in self._outputs(inputs)]
@@ -108,7 +114,9 @@ class HeadSet:
 
     def _outputs(self, inputs: Any) -> Iterator[NDArray[np.float32]]:
         """Yield the outputs of all heads, one product for some inputs at a time."""
-        given = inputs if self.backbone is None else self.backbone.transform(inputs)
+        given = _show(inputs) if isinstance(inputs, Samples) else inputs
+        if self.backbone is not None and not isinstance(given, GridFeatures):
+            given = self.backbone.transform(given)
         features = round_to_grid(given, self.width)
         joined = np.ascontiguousarray(self.weights.transpose(1, 0, 2)).reshape(self.width, -1)
         unseen = ~self.weights.any(axis=1)  # a class without samples in a row is never said
@@ -124,29 +132,46 @@ class HeadSet:
 
         Heads that did not learn from the user stay; models left without users are gone. Users keep their numbers.
         """
-        if self.statistics is None:
+        if self.statistics is not None and 0 <= user < self.statistics.n_users:
+            gone = self.statistics.users[user]
+            blank = UserStatistics.of(round_to_grid(np.zeros((0, self.width))), [], self.n_classes, gone.class_weight)
+            if gone.n_samples:
+                return self._change({user: blank})
+        elif self.statistics is None:
             raise InputError("heads: loaded without users' statistics, so nobody can be revoked; fit them again")
-        if not 0 <= user < self.statistics.n_users or not self.statistics.users[user].n_samples:
-            raise InputError(f"heads: no user {user} to revoke")
-        gone = self.statistics.users[user]
-        blank = UserStatistics.of(round_to_grid(np.zeros((0, self.width))), [], self.n_classes, gone.class_weight)
-        users = (*self.statistics.users[:user], blank, *self.statistics.users[user + 1 :])
-        statistics = replace(self.statistics, users=users)
-        triangle = gone.pack() if any(user in self.rows[model] for model in self._sums) else np.zeros(0)
-        kept = [model for model, row in enumerate(self.rows) if row != (user,)]
-        rows = tuple(tuple(other for other in self.rows[model] if other != user) for model in kept)
-        touched = [new for new, model in enumerate(kept) if user in self.rows[model]]
-        weights, sums = self.weights[kept], {}
+        raise InputError(f"heads: no user {user} to revoke")
+
+    def replace_users(self, changed: Mapping[int, UserStatistics]) -> "HeadSet":
+        """Return the heads as if some users had handed in something else: byte for byte a fit from scratch."""
+        if self.statistics is None:
+            raise InputError("heads: loaded without users' statistics; fit them again")
+        if not all(0 <= user < self.statistics.n_users and given.n_samples for user, given in changed.items()):
+            raise InputError("heads: unknown users, or users without samples")
+        return self._change(changed)
+
+    def _change(self, changed: Mapping[int, UserStatistics]) -> "HeadSet":
+        """Subtract what users had handed in, add what they hand in now, and solve what that touches."""
+        assert self.statistics is not None
+        before = self.statistics.users
+        statistics = replace(self.statistics, users=tuple(changed.get(user, old) for user, old in enumerate(before)))
+        empty = {user for user, given in changed.items() if not given.n_samples}
+        kept = [model for model, row in enumerate(self.rows) if not set(row) <= empty]
+        rows = tuple(tuple(user for user in self.rows[model] if user not in empty) for model in kept)
+        touched = [new for new, model in enumerate(kept) if set(self.rows[model]) & set(changed)]
+        shifts = {user: given.pack() - before[user].pack() for user, given in changed.items()} if self._sums else {}
+        sums: dict[int, NDArray[np.float64]] = {}
         for new, model in enumerate(kept):
             if model in self._sums:
-                sums[new] = self._sums[model] - triangle if new in touched else self._sums[model]
+                mine = [shifts[user] for user in self.rows[model] if user in shifts]
+                sums[new] = np.add.reduce([self._sums[model], *mine]) if mine else self._sums[model]
+        weights = self.weights[kept]
         settings = _Settings(self.ridge, self.form, self.backbone)
         for new, head in settings.solve(statistics, rows, touched, sums, MEMORY, silent()):
             weights[new] = head
-        keys = list(np.array(self.keys)[kept])
+        keys = [self.keys[model] for model in kept]
         for new in touched:
             keys[new] = settings.key(statistics, rows[new])
-        return replace(self, weights=weights, rows=rows, keys=tuple(map(str, keys)), statistics=statistics, _sums=sums)
+        return replace(self, weights=weights, rows=rows, keys=tuple(keys), statistics=statistics, _sums=sums)
 
     def save(self, store: "ModelStore") -> None:
         """Write every head under its key, durably; users' statistics are not written."""
@@ -276,7 +301,7 @@ def fit_heads(
     features: Any,
     labels: Any,
     users: Any,
-    code: Code,
+    code: Code | Sequence[Sequence[int]],
     n_classes: int,
     ridge: float = 0.1,
     class_weight: Sequence[int] | None = None,
@@ -296,7 +321,8 @@ def fit_heads(
         Rounded to multiples of 2^-12, rows of norm above one scaled down; or users' statistics, then ``labels`` and
         ``users`` are None.
     labels, users : array-like of int, shape (N,)
-    code : Code
+    code : Code, or sequence of sequences of int
+        Or the users of each model.
     n_classes : int
     ridge : float
         Stated, never estimated.
@@ -318,22 +344,31 @@ def fit_heads(
     (2, array([[1, 1]]))
     """
     settings = _Settings(float(ridge), form, backbone)
+    rows = _list_rows(code) if isinstance(code, Code) else tuple(tuple(row) for row in code)
+    n_users = code.n_users if isinstance(code, Code) else None
     if isinstance(features, StatisticsSet):
         statistics = features
-        if (statistics.n_users, statistics.n_classes) != (code.n_users, n_classes):
+        if statistics.n_users != (n_users or statistics.n_users) or statistics.n_classes != n_classes:
             raise InputError(
                 f"statistics: of {statistics.n_users} users and {statistics.n_classes} classes, "
-                f"the code has {code.n_users} users, and {n_classes} classes were asked for"
+                f"the code has {n_users} users, and {n_classes} classes were asked for"
             )
     else:
-        statistics = gather_statistics(features, labels, users, n_classes, code.n_users, class_weight)
-    rows, sums = _list_rows(code), dict[int, NDArray[np.float64]]()
+        statistics = gather_statistics(features, labels, users, n_classes, n_users, class_weight)
+    if any(not sum(statistics.users[user].n_samples for user in members) for members in rows):
+        raise InputError("heads: a model would learn from no samples; leave its row out of the code")
+    sums = dict[int, NDArray[np.float64]]()
     weights = np.empty((len(rows), statistics.width, n_classes), np.float32)
     solved = settings.solve(statistics, rows, range(len(rows)), sums, keep_sums, progress or silent())
     for row, head in solved:
         weights[row] = head
     keys = tuple(settings.key(statistics, row) for row in rows)
     return HeadSet(weights, rows, keys, settings.ridge, form, backbone, statistics, sums)
+
+
+def _show(samples: Samples) -> NDArray[np.uint8]:
+    """Return images with what was laid over them."""
+    return np.rint(render(samples) * 255).astype(np.uint8) if samples.overlays else samples.images
 
 
 def _list_rows(code: Code) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,70 @@
+"""The study of real writers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codeward import InputError
+from codeward.reproduction import (
+    WriterData,
+    attack_writers,
+    load_writer_records,
+    make_writer_codes,
+    study_writers,
+    tabulate_writers,
+)
+
+RESULTS = Path(__file__).parents[2] / "results" / "writers"
+
+
+def test_codes_of_all_writers_are_there_with_the_tracking_code():
+    codes = make_writer_codes(539, RESULTS)
+    assert {"partition-50", "partition-539", "shifted-hash-50x2", "track2-48"} <= set(codes)
+    assert codes["track2-48"].n_models == 48
+    assert codes["track2-48"].utilization > 0.33
+    assert (codes["partition-50"].matrix.sum(axis=0) == 1).all()
+
+
+def test_the_table_shows_counts_of_their_denominators():
+    record = {
+        "name": "partition-2", "models": 2, "utilization": 0.5, "inputs": 200, "certified": [190, 150],
+        "single_model": {"count": 300, "of": 400},
+    }  # fmt: skip
+    cell = {
+        "inputs": 100, "plurality_right": 50, "right": 90, "alarms": 80, "models_hit": 16,
+        "success_hit": {"count": 99, "of": 100}, "named": {"rightly": 80, "wrongly": 8, "alarms": 80},
+        "pooled": {"rightly": 1, "wrongly": 0, "attackers": 1},
+    }  # fmt: skip
+    clean = {key: value for key, value in cell.items() if key not in ("models_hit", "success_hit")}
+    text = tabulate_writers([record], [{"name": "track", "false_alarms": clean, "cells": {"1": cell}}])
+    assert "| partition-2 | 2 | 50.0% | 75.0 | 95.0 | 75.0 | 0.0 |" in text
+    assert "| 1 | 16 | 99.0% | 50.0% | 90.0% | 80.0% | 1.00 / 0.10 | 1 / 0 |" in text
+
+
+def test_records_of_the_results_agree_with_themselves():
+    records, _ = load_writer_records(RESULTS)
+    for record in records:
+        curve = record["certified"]
+        assert curve == sorted(curve, reverse=True)
+        assert curve[0] == sum(kind["count"] for kind in record["staff_and_students"].values())
+        assert record["backbone"]["trust"] == "nobody to trust"
+
+
+def test_a_folder_without_records_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no records"):
+        load_writer_records(tmp_path)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_a_trial_with_sixty_writers(tmp_path):
+    data = WriterData.load(None, tmp_path / "features", 60)
+    assert len(data.names) == 60
+    codes = make_writer_codes(60, tmp_path)
+    record = study_writers(data, "partition-12", codes["partition-12"], tmp_path)
+    assert record["certified"][0] > 0.9 * record["inputs"]
+    again = study_writers(data, "partition-12", codes["partition-12"], tmp_path)
+    assert again == record
+    attack = attack_writers(data, "partition-12", codes["partition-12"], tmp_path, sizes=(1,))
+    assert np.sum(attack["cells"]["1"]["models_hit"]) == 1
