@@ -1,5 +1,7 @@
 """MNIST with the writer of every image."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,7 @@ def test_the_writers_ship_with_the_package():
 
 
 @pytest.mark.data
+@pytest.mark.skipif(not os.environ.get("CODEWARD_DATA"), reason="CODEWARD_DATA is not set")
 def test_mnist_writers_has_real_users():
     pair = load_dataset("mnist-writers")
     assert len(pair.groups) == len(pair.train) == 60_000

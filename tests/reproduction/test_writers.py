@@ -1,5 +1,6 @@
 """The study of real writers."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,7 @@ def test_a_folder_without_records_is_refused(tmp_path):
 
 
 @pytest.mark.data
+@pytest.mark.skipif(not os.environ.get("CODEWARD_DATA"), reason="CODEWARD_DATA is not set")
 @pytest.mark.slow
 def test_a_trial_with_sixty_writers(tmp_path):
     data = WriterData.load(None, tmp_path / "features", 60)
