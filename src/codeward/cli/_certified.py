@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 from codeward._files import write_atomic
 from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, Witness, join_certificates
 from codeward.codes import Code
@@ -169,7 +170,7 @@ def show_summary(
         table.caption = "pointwise, collective: outputs that k users can change, each by its own users or all at once"
     shares = dict(zip(curve.attackers.tolist(), curve.accuracy.tolist(), strict=True))
     for k in sorted(shares.keys() | at_once.keys()):
-        row = [str(k), f"{shares.get(k, 0.0):.2%}"]
+        row = [str(k), show_percent(shares.get(k, 0.0))]
         if k in at_once:
             row += [str(at_once[k].pointwise), str(at_once[k].changed)]
         table.add_row(*row)

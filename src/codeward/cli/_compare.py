@@ -6,6 +6,7 @@ from pathlib import Path
 import typer
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 
 
 def compare(
@@ -59,5 +60,5 @@ def _print_table(attacks, defences, seeds, figures) -> None:  # type: ignore[no-
         for attack in shown:
             found = [figures[f"{attack}-{defence}-seed{seed}"]["triggered"] for seed in seeds]
             means.append(sum(one["count"] / max(1, one["of"]) for one in found) / len(found))
-        cells = [f"{100 * mean:.1f}%{'*' if mean == min(means) else ' '}" for mean in means]
+        cells = [f"{show_percent(mean)}{'*' if mean == min(means) else ' '}" for mean in means]
         typer.echo(f"{defence:17}" + "".join(f"{cell:>13}" for cell in cells))

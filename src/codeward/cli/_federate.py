@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from codeward._figures import show_percent
 from codeward.cli._consortium import gate, init, users
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _explain(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _percent(figure: dict[str, int] | None) -> str:
-    return f"{100 * figure['count'] / figure['of']:.1f}%" if figure and figure["of"] else "-"
+    return show_percent(figure["count"] / figure["of"]) if figure and figure["of"] else "-"
 
 
 def _named(tracking: dict[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 
 if TYPE_CHECKING:
     from codeward.runs import Cell
@@ -64,7 +65,7 @@ def list_incidents(
             f"{incident.time.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
             str(incident.target),
             str(incident.label),
-            f"{incident.attack_probability:.1%}",
+            show_percent(incident.attack_probability),
             " ".join(map(str, incident.suspects)) or "-",
             " ".join(map(str, incident.votes)),
         )
@@ -219,6 +220,6 @@ def _print_evidence(evidence: list[dict[str, Any]]) -> None:
             f"  {verdict}: if nobody attacks, evidence like this has a chance of at most {bound:.2g} (limit {alpha:g},"
         )
         print(f"  against {item['reference_false_alarms']} false alarms on the validation inputs)")
-        named = ", ".join(f"{name} {value:.1%}" for name, value in item["user_probability"].items())
+        named = ", ".join(f"{name} {show_percent(value)}" for name, value in item["user_probability"].items())
         print(f"  given an attack: {named or 'nobody above 1%'}")
         print(f"  convicted: {', '.join(item['convicted']) or 'nobody'}")

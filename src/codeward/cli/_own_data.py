@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from codeward._errors import InputError, UnmetError
+from codeward._figures import show_percent
 
 if TYPE_CHECKING:
     from codeward.certificates import Floor
@@ -154,6 +155,6 @@ def _check_floors(card: "Card", floors: "list[Floor]") -> None:
         reached = card.certified_at(floor.n_attackers)
         if reached < floor.accuracy:
             raise UnmetError(
-                f"certified accuracy at k = {floor.n_attackers} is {reached:.1%}, --fail-under asks for "
-                f"{floor.accuracy:.1%}"
+                f"certified accuracy at k = {floor.n_attackers} is {show_percent(reached)}, --fail-under asks for "
+                f"{show_percent(floor.accuracy)}"
             )

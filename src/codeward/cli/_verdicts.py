@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 from codeward._files import write_atomic
 from codeward.codes import Code
 from codeward.decoding import Decoded
@@ -189,9 +190,9 @@ class Summary:
         table.add_row("inputs", f"{self.inputs:,}")
         if self.counted:
             which = "odd-numbered inputs" if self.held_out else "inputs"
-            table.add_row("accuracy", f"{self.right / self.counted:.2%} of {self.counted:,} {which}")
+            table.add_row("accuracy", f"{show_percent(self.right / self.counted)} of {self.counted:,} {which}")
         limit = "every input" if threshold is None else f"attack probability > {threshold:g}"
-        table.add_row("alarms", f"{self.alarms:,} ({self.alarms / self.inputs:.2%} of inputs; {limit})")
+        table.add_row("alarms", f"{self.alarms:,} ({show_percent(self.alarms / self.inputs)} of inputs; {limit})")
         if self.silent:
             table.add_row("no verdict", f"{self.silent:,}")
         if self.neglected > 0:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from markupsafe import Markup, escape
 
+from codeward._figures import show_percent
 from codeward.report._table_builder import Share, sum_up_shares
 
 Marker = Literal["disc", "ring", "square", "frame"]
@@ -144,7 +145,8 @@ def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], l
             if 100 * rate <= ROC_TICKS[-1]:
                 values = [detected[place] for _, detected in found]
                 who = f"{size} attacker{'s' * (size != 1)}"
-                told = f"{who}: {fmean(values):.1%} found at {rate:.1%} false alarms, {len(values)} repeats"
+                found_at = f"{show_percent(fmean(values))} found at {show_percent(rate)} false alarms"
+                told = f"{who}: {found_at}, {len(values)} repeats"
                 points.append(Point(100 * rate, fmean(values), stdev(values) if len(values) > 1 else None, told))
         style = ATTACKER_STYLES[min(size, len(ATTACKER_STYLES) - 1)]
         lines.append(Line(str(size), style.kind, style.dashed, style.marker, tuple(points)))

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 from codeward._files import read_json, write_text_atomic
 from codeward.report._page import write_page
 from codeward.report._table_builder import Table, TableEntry, shaded_cell, share_cell, show_number
@@ -189,7 +190,7 @@ def _right_labels(found: ComparedRecords) -> Table:
         cells = [
             replace(cell, mark="good") if cell.shade is not None and cell.shade == worst else cell for cell in cells
         ]
-        shown = TableEntry("" if worst is None else f"{100 * worst:.1f}%", shade=worst)
+        shown = TableEntry("" if worst is None else show_percent(worst), shade=worst)
         rows.append((TableEntry(found.say("defence", defence, "title")), clean, *cells, shown))
     heads = ("defence", "clean inputs", *(name for name in found.attacks if name != "none"), "worst")
     note = (

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
+from codeward._figures import show_percent
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._chart_builder import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc, make_point
@@ -248,10 +249,10 @@ def tell_certificates(curves: Mapping[str, CertifiedCurve], notes: Sequence[str]
         shares = [float(share) for share in curve.accuracy]
         shares += [0.0] * (top + 1 - len(shares)) if shares[-1] == 0 else []
         counts = [f"{round(share * total):,} of {total:,}" for share in shares]
-        entries = [TableEntry(f"{100 * share:.1f}%", of) for share, of in zip(shares, counts, strict=True)]
+        entries = [TableEntry(show_percent(share), of) for share, of in zip(shares, counts, strict=True)]
         rows.append((TableEntry(name), *entries, *[TableEntry("not searched")] * (top + 1 - len(entries))))
         style, word = ATTACKER_STYLES[place], name.split()[0]
-        told = [f"{name}, k = {k}: {100 * share:.1f}%" for k, share in enumerate(shares)]
+        told = [f"{name}, k = {k}: {show_percent(share)}" for k, share in enumerate(shares)]
         points = tuple(Point(k, share, None, told[k]) for k, share in enumerate(shares))
         lines.append(Line(word, style.kind, style.dashed, style.marker, points))
     table = _tabulate(

@@ -9,6 +9,7 @@ from html import escape
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from codeward._figures import show_percent
 from codeward.report._page import find_templates
 
 Mark = Literal["", "good", "weak", "full", "partly", "none", "past", "wrap"]
@@ -170,7 +171,7 @@ def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
         return "none", ""
     values = [100 * share["count"] / share["of"] for share in kept]
     if len(kept) == 1:
-        return f"{values[0]:.1f}%", f"{kept[0]['count']:,} of {kept[0]['of']:,}"
+        return show_percent(values[0] / 100), f"{kept[0]['count']:,} of {kept[0]['of']:,}"
     totals = sorted({share["of"] for share in kept})
     of = f"{totals[0]:,}" if len(totals) == 1 else f"{totals[0]:,} to {totals[-1]:,}"
     return f"{fmean(values):.1f}% ± {stdev(values):.1f}", f"{len(kept)} times {of}"

@@ -12,11 +12,12 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// The rule of codeward._figures.show_percent.
 export const percent = (share) => {
   const value = 100 * share;
-  if (value > 0 && value < 0.1) return "<0.1%";
-  if (value < 100 && value > 99.9) return ">99.9%";
-  return `${value.toFixed(value >= 10 || value === 0 ? 0 : 1)}%`;
+  if (value > 0 && value < 0.05) return "<0.1%";
+  if (value < 100 && value >= 99.95) return ">99.9%";
+  return `${value.toFixed(1)}%`;
 };
 
 const list = (names) => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`);
