@@ -52,6 +52,12 @@ def test_records_of_the_results_agree_with_themselves():
         assert record["backbone"]["trust"] == "nobody to trust"
 
 
+def test_the_page_quotes_the_records():
+    page = (RESULTS.parents[1] / "docs" / "writers.md").read_text(encoding="utf-8")
+    for line in tabulate_writers(*load_writer_records(RESULTS)).splitlines():
+        assert line in page
+
+
 def test_a_folder_without_records_is_refused(tmp_path):
     with pytest.raises(InputError, match="no records"):
         load_writer_records(tmp_path)

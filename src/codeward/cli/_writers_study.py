@@ -1,6 +1,7 @@
 """``codeward reproduce writers``: MNIST's 539 writers as users."""
 
 import json
+import sys
 from pathlib import Path
 
 import typer
@@ -18,6 +19,7 @@ def reproduce_writers(
         attack_writers,
         load_writer_records,
         make_writer_codes,
+        plot_writers,
         study_writers,
         tabulate_writers,
     )
@@ -40,6 +42,10 @@ def reproduce_writers(
     records, attacks = load_writer_records(place)
     table = tabulate_writers(records, attacks)
     (place / "tables.md").write_text(f"# Writers\n\n{table}", encoding="utf-8")
+    try:
+        plot_writers(records, place / "certified.svg")
+    except InputError as error:
+        print(f"codeward: {error}", file=sys.stderr)
     if as_json:
         print(json.dumps({"folder": str(place), "records": records, "attacks": attacks}))
         return

@@ -37,6 +37,7 @@ _HOME = {
     "plan_cells": "_sweep",
     "plan_study": "_studies",
     "plot_samples": "_sample_tables",
+    "plot_writers": "_writers",
     "read_lines": "_json_lines",
     "study_grid": "_sweep",
     "study_writers": "_writers",
@@ -80,6 +81,7 @@ __all__ = [
     "plan_cells",
     "plan_study",
     "plot_samples",
+    "plot_writers",
     "read_lines",
     "study_grid",
     "study_writers",
@@ -115,6 +117,7 @@ if TYPE_CHECKING:
         attack_writers,
         load_writer_records,
         make_writer_codes,
+        plot_writers,
         study_writers,
         tabulate_writers,
     )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward._figures import save_figure
 from codeward._files import read_json, write_text_atomic
 from codeward._progress import Progress, silent
 from codeward.attacks import AttackGroup, draw_groups, poison, trigger_inputs
@@ -297,6 +298,26 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
             row += [f"{pooled['rightly']} / {pooled['wrongly']}"]
             lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
+
+
+def plot_writers(records: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Draw the share that is right and certified against colluding writers, a line a code; needs matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError("plots need matplotlib: pip install 'codeward[plot]'") from error
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes: Any = figure.add_subplot(1, 1, 1)
+    for record in records:
+        shares = 100 * np.array([*record["certified"], 0]) / record["inputs"]
+        axes.step(range(len(shares)), shares, where="post", linewidth=1.3, label=record["name"])
+    axes.set_xlabel("colluding writers")
+    axes.set_ylabel("right and certified, % of 10,000 images")
+    axes.set_ylim(0, 102)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    save_figure(figure, path)
 
 
 def load_writer_records(folder: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
