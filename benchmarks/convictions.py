@@ -23,10 +23,9 @@ from scipy.stats import beta
 
 from codeward._files import write_atomic
 from codeward.codes import Code, inspect
-from codeward.decoding import VoteSet, load_votes
+from codeward.decoding import VoteSet, load_votes, uniform_prior
 from codeward.reproduction import unpack_setting
 from codeward.serve._convictions import Examiner, find_alarms
-from codeward.serve._guard import choose_prior
 from codeward.serve._martingale import bet_on_small, compute_p_values
 
 CODES = ("d", "g", "h")
@@ -58,7 +57,7 @@ class Cell:
         self.labels = np.concatenate([part.labels for part in parts if part.labels is not None])
         self.distinct, place = np.unique(self.votes, axis=0, return_inverse=True)
         self.place = place.reshape(-1)
-        self.prior = choose_prior((0.25,) * 4, inspect(self.code))
+        self.prior = uniform_prior(max(1, min(3, inspect(self.code).detect)))
         if n_attackers:
             record = json.loads((folder / "records" / f"{stem}.json").read_text(encoding="utf-8"))
             self.attackers = set(record["figures"]["groups"][0]["attackers"])

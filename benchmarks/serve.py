@@ -30,12 +30,12 @@ def serve_plain(folder: str, port: int) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
+    from codeward.estimators import load_sub_models
     from codeward.runs import find_cell
-    from codeward.serve import load_models
     from codeward.training import build_network
 
     cell = find_cell(folder)
-    ensemble = load_models(cell)
+    ensemble = load_sub_models(cell)
     settings = ensemble.settings
     networks = []
     for model in range(ensemble.n_models):

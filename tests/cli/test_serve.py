@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from codeward.cli import main
+from codeward.estimators import load_sub_models
 from codeward.runs import find_cell
-from codeward.serve import load_models
 
 SETTINGS = (
     "users=16",
@@ -152,7 +152,7 @@ def test_models_that_are_gone_are_not_served(folder, tmp_path, capsys):
     assert main([*advice.split(), "--quiet"]) == 0
     assert "1 of 6 sub-models trained" in capsys.readouterr().out
     after = find_cell(copy)
-    assert load_models(after).keys == before.keys
+    assert load_sub_models(after).keys == before.keys
     assert after.about["digests"] == before.about["digests"]
     assert after.record["figures"] == before.record["figures"]
     assert main([*advice.split(), "--quiet"]) == 0

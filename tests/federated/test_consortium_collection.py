@@ -11,10 +11,10 @@ import torch
 
 from codeward.cli import main
 from codeward.codes import Code
+from codeward.estimators import load_sub_models
 from codeward.experiments import Experiment
 from codeward.federated import FederatedSettings, Federation, FederationFolder, FederationPlan
 from codeward.runs import find_cell
-from codeward.serve import load_models
 from codeward.training import PRESETS, build_network
 
 CODE = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]], users=("alice", "bob", "carol"))
@@ -44,9 +44,9 @@ def test_the_run_folder_is_one_that_other_commands_take(
     assert Code.load(run / "code.json") == CODE
     votes = run / "votes" / "repeat0-attackers0-clean.npz"
     cell = find_cell(run, 0, 0)
-    assert load_models(cell).keys == cell.keys
+    assert load_sub_models(cell).keys == cell.keys
     images = Experiment(cell.folder.config, cell.folder).prepare(0).evaluation.images
-    recipe = load_models(cell).settings
+    recipe = load_sub_models(cell).settings
     inputs = (torch.tensor(images, dtype=torch.float32) / 255 - recipe.mean[0]) / recipe.std[0]
     with np.load(votes) as content, torch.inference_mode():
         for model, arrays in enumerate(FederationFolder(federation).load_result().models):

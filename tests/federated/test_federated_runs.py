@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from codeward.cli import app, main
+from codeward.estimators import load_sub_models
 from codeward.experiments import Experiment, run_federated
 from codeward.runs import find_cell, load_federated_config
-from codeward.serve import load_models
 
 CONFIG = """
 dataset: digits
@@ -150,7 +150,7 @@ def test_decode_certify_and_report_work_on_the_folder(run_folder, tmp_path, caps
 def test_the_models_are_found_again_for_serving(run_folder):
     cell = find_cell(run_folder, 0, 1)
     setting = Experiment(cell.folder.config, cell.folder).prepare(0)
-    np.testing.assert_array_equal(load_models(cell).votes(setting.evaluation), cell.clean.votes)
+    np.testing.assert_array_equal(load_sub_models(cell).votes(setting.evaluation), cell.clean.votes)
     assert list(cell.keys) == load(run_folder, 1)["federated"]["keys"]
 
 
@@ -162,7 +162,7 @@ def test_a_lost_model_is_not_served(run_folder, tmp_path):
     key = load(copy, 1)["federated"]["keys"][2]
     (copy / "store" / key[:2] / f"{key}.json").unlink()
     with pytest.raises(ValueError, match=r"lacks 1 of 4 sub-models.*federate simulate"):
-        load_models(find_cell(copy, 0, 1))
+        load_sub_models(find_cell(copy, 0, 1))
 
 
 def test_finished_cells_are_not_trained_again_and_another_run_is_refused(run_folder, config_file, monkeypatch):

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 from PIL import Image
@@ -12,11 +11,11 @@ from PIL import Image
 from codeward.certificates import certify
 from codeward.data import render
 from codeward.decoding import load_votes
+from codeward.estimators import load_sub_models
 from codeward.experiments import Experiment
 from codeward.runs import RunFolder, find_cell
-from codeward.serve import Ledger, load_models
+from codeward.serve import Ledger
 from codeward.serve._database import incidents as table
-from codeward.serve._guard import choose_prior
 
 
 def prepare(folder):
@@ -38,7 +37,7 @@ def test_stacked_models_vote_as_the_run_recorded(served_folder, opened):
     scores = opened.guard.models.scores(render(setting.evaluation))
     kept = load_votes(served_folder / "votes" / "repeat0-attackers1-clean.npz")
     np.testing.assert_allclose(
-        scores, load_models(find_cell(served_folder, 0, 1)).scores(setting.evaluation), atol=1e-4
+        scores, load_sub_models(find_cell(served_folder, 0, 1)).scores(setting.evaluation), atol=1e-4
     )
     np.testing.assert_array_equal(scores.argmax(axis=2), kept.votes)
 
@@ -114,7 +113,7 @@ def test_what_is_remembered_is_bounded_and_equals_what_is_found_anew(opened, mon
 
     monkeypatch.setattr("codeward.serve._guard.REMEMBERED", 5)
     old = opened.guard
-    small = Guard(old.models, old.decoder, old.inspection, old.threshold)
+    small = Guard(old.models, old.code, old.decoder, old.inspection, old.threshold)
     votes = np.random.default_rng(0).integers(0, 10, (40, old.code.n_models))
     first = small.decode_votes(votes)
     assert len(small._verdicts._known) == 5
@@ -123,11 +122,12 @@ def test_what_is_remembered_is_bounded_and_equals_what_is_found_anew(opened, mon
     assert [verdict.decoded.labels[0] for verdict in first] == [one.labels[0] for one in alone]
 
 
-def test_the_prior_stops_at_what_the_code_detects(opened):
-    inspection = opened.guard.inspection
-    assert choose_prior((0.25,) * 4, replace(inspection, detect=1)) == (0.5, 0.5)
-    assert choose_prior((0.25,) * 4, replace(inspection, detect=5)) == (0.25,) * 4
-    assert len(choose_prior((0.5, 0.5), replace(inspection, detect=0))) == 2
+def test_decoder_and_threshold_are_those_the_record_counts(opened):
+    assert tuple(opened.guard.decoder.attackers_prior) == opened.cell.assumptions.attackers_prior
+    assert opened.guard.threshold == opened.cell.decoder().threshold
+    verdicts = opened.guard.decode_votes(opened.cell.clean.votes)
+    counted = opened.cell.record["figures"]["decoder"]["clean"]
+    assert sum(verdict.flagged for verdict in verdicts) == counted["alarms"]["count"]
 
 
 def test_a_revoked_state_is_served_with_its_own_models_and_code(served_folder, tmp_path):

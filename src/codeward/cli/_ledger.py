@@ -58,16 +58,17 @@ def list_incidents(
         table.add_column(name, justify="left" if name in ("time (UTC)", "suspects", "votes") else "right")
     for incident in found:
         if isinstance(incident, DamagedIncident):
-            table.add_row(str(incident.id), f"damaged: {incident.damage}")
+            table.add_row(str(incident.id), _plain(f"damaged: {incident.damage}"))
             continue
+        told = incident.to_json()
         table.add_row(
             str(incident.id),
             f"{incident.time.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
-            str(incident.target),
-            str(incident.label),
+            _plain(told["target"]),
+            _plain(told["label"]),
             show_percent(incident.attack_probability),
-            " ".join(map(str, incident.suspects)) or "-",
-            " ".join(map(str, incident.votes)),
+            _plain(_name_suspects(told)),
+            _plain(" ".join(map(str, told["votes"]))),
         )
     Console().print(table)
 
@@ -96,8 +97,8 @@ def show(
                 print(json.dumps(content))
                 return
             for name, value in content.items():
-                shown = " ".join(f"{item:.3g}" if isinstance(item, float) else str(item) for item in _listed(value))
-                print(f"{name:19} {shown}")
+                print(f"{name:19} {_show(' or '.join(' + '.join(map(str, one)) for one in value))}"
+                      if name == "suspect_sets" else f"{name:19} {_show(_join(value))}")  # fmt: skip
             return
         limits = {"alpha": alpha, "certainty": certainty}
         cells = _find_cells(opened, run) if run else []
@@ -195,25 +196,45 @@ def _find_cells(ledger: "Ledger", run: Path) -> "list[Cell]":
 def _weigh(
     ledger: "Ledger", cell: "Cell", target: int | None, expect: int | None, limits: dict[str, float]
 ) -> list[dict[str, Any]]:
-    from codeward.serve import gather_evidence, make_examiner
+    from codeward.serve import gather_evidence, make_examiner, name_classes
 
     # Thresholds were the endpoint's: the lowest one here leaves the choice to what the ledger says.
-    found = gather_evidence(ledger, make_examiner(cell, expect, None, threshold=0.0, **limits), cell.id)
+    found = gather_evidence(ledger, make_examiner(cell, expect, threshold=0.0, **limits), cell.id)
     if not found:
         raise InputError(f"{cell.id}: a decoder with other assumptions recorded these; give serve's --expect here too")
-    kept = [item for key, item in found.items() if target is None or key == target]
-    return [{"run": cell.id, **item.to_json(cell.code)} for item in kept]
+    names = name_classes(cell)
+    kept = [(key, item) for key, item in found.items() if target is None or key == target]
+    return [{"run": cell.id, **item.to_json(cell.code), "target": names[key] if names else key} for key, item in kept]
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _name_suspects(told: dict[str, Any]) -> str:
+    """Return the users named for sure, or else how many explanations there are."""
+    sets = len(told["suspect_sets"]) + told["more_sets"]
+    return ", ".join(map(str, told["suspects"])) or (f"one of {sets} sets" if sets else "-")
+
+
+def _join(value: Any) -> str:
+    parts = value if isinstance(value, list) else [value]
+    return " ".join(f"{part:.3g}" if isinstance(part, float) else str(part) for part in parts)
+
+
+def _show(value: Any) -> str:
+    """Return a name as text that does nothing to a terminal: users chose it."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return a name as text that is no markup."""
+    from rich.text import Text
+
+    return Text(_show(value))
 
 
 def _print_evidence(evidence: list[dict[str, Any]]) -> None:
     if not evidence:
         print("no incidents: no evidence against anyone")
     for item in evidence:
-        print(f"target {item['target']}, models {item['run']}: {item['incidents']} incidents")
+        print(f"target {_show(item['target'])}, models {item['run']}: {item['incidents']} incidents")
         bound, alpha = item["error_bound"], item["alpha"]
         verdict = "an attack is shown" if item["attack_shown"] else "they may all be false alarms"
         print(
@@ -221,5 +242,5 @@ def _print_evidence(evidence: list[dict[str, Any]]) -> None:
         )
         print(f"  against {item['reference_false_alarms']} false alarms on the validation inputs)")
         named = ", ".join(f"{name} {show_percent(value)}" for name, value in item["user_probability"].items())
-        print(f"  given an attack: {named or 'nobody above 1%'}")
-        print(f"  convicted: {', '.join(item['convicted']) or 'nobody'}")
+        print(f"  given an attack: {_show(named) or 'nobody above 1%'}")
+        print(f"  convicted: {_show(', '.join(item['convicted'])) or 'nobody'}")

@@ -3,12 +3,13 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
 
 
 def serve(
-    run_dir: Path = typer.Argument(..., metavar="RUN_DIR", help="A folder made by codeward run."),
+    run_dir: Path = typer.Argument(..., metavar="RUN_DIR", help="A folder made by codeward train or run."),
     host: str = typer.Option("127.0.0.1", help="Address to listen on; other than loopback needs a token."),
     port: int = typer.Option(8000, help="Port to listen on; 0 takes a free one."),
     ledger: str = typer.Option(None, metavar="URL", help="Incident ledger: a file or URL; default RUN_DIR's own."),
@@ -17,18 +18,20 @@ def serve(
     trusted_proxy: list[str] = typer.Option(
         [], metavar="ADDRESS", help="Proxy (address or network) whose X-Forwarded-For tells clients apart; repeatable."
     ),
-    threshold: float = typer.Option(0.5, metavar="P", help="Attack probability above which an input is an incident."),
+    threshold: float = typer.Option(
+        None, metavar="P", help="Attack probability above which an input is an incident; default the decoder's own."
+    ),
     attackers: int = typer.Option(None, help="Which cell: number of simulated attackers; default the most."),
     repeat: int = typer.Option(0, help="Which cell: repeat."),
-    expect: int = typer.Option(None, metavar="K", help="Attackers the decoder expects; default what the code detects."),
+    expect: int = typer.Option(None, metavar="K", help="Attackers the decoder expects; default what the run says."),
     as_json: bool = typer.Option(False, "--json", help="Announce the address as one JSON object."),
 ) -> None:
-    """Serve a run's models behind the decoder: verdicts, alarms, suspects, a ledger of incidents, and a page.
+    """Serve a folder's models behind the decoder: verdicts, alarms, suspects, a ledger of incidents, and a page.
 
-    POST images (JSON arrays, .npy or PNG) to /predict; open the printed address in a browser for the page. An alarm is
-    on disk before it is answered. Ctrl-C stops the server after the requests in hand.
+    POST records (JSON or CSV), texts or images (PNG, JPEG, .npy, JSON) to /predict; open the printed address in a
+    browser for the page. An alarm is on disk before it is answered. Ctrl-C stops it after the requests in hand.
 
-    Example: codeward run -o runs/demo && codeward serve runs/demo --port 8000
+    Example: codeward train patients.csv -o clinics && codeward serve clinics
     """
     from codeward.serve import DEFAULT_LEDGER, Ledger, ServeSettings, read_token
 
@@ -57,13 +60,14 @@ def serve(
             print(json.dumps(about), flush=True)
         else:
             print(f"codeward serves {run_dir} at {address} (Ctrl-C stops it)")
+            simulated = about["simulated_attackers"]
             print(
-                f"  {card['models']} sub-models of {card['users']} users, {card['dataset']}; repeat {about['repeat']}, "
-                f"{about['simulated_attackers']} simulated attackers"
+                f"  {card['models']} sub-models of {card['users']} users, {card['dataset']}; "
+                f"takes {_takes(card['input'])}{f'; {simulated} simulated attackers' if simulated else ''}"
             )
             print(f"  guarantee: {about['guarantee']}")
             print(
-                f"  an input is an incident above {threshold:g}; the decoder expects up to "
+                f"  decoder {card['decoder']}, incident above {card['threshold']:.3g}, expects up to "
                 f"{card['expected_attackers']} attackers; token: {'needed' if settings.token else 'none'}",
                 flush=True,
             )
@@ -71,3 +75,12 @@ def serve(
             print("codeward: warning: anyone who reaches this address may use it (--insecure)", file=sys.stderr)
 
     serve_run(opened, Ledger(ledger or str(run_dir / DEFAULT_LEDGER)), settings, announce=announce)
+
+
+def _takes(told: dict[str, Any]) -> str:
+    """Say in a few words what the models take."""
+    if told["kind"] == "image":
+        return f"images of {told['width']} x {told['height']}, {'grey' if told['channels'] == 1 else 'colour'}"
+    if told["kind"] == "table":
+        return f"records of {len(told['columns'])} columns"
+    return "texts" if told["kind"] == "text" else f"vectors of {told['columns'][0]['shape'][0]} features"

@@ -12,7 +12,7 @@ from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
 if TYPE_CHECKING:
     from codeward.serve._access import Limits, ServeSettings, read_token
     from codeward.serve._convictions import Examiner, TargetEvidence, gather_evidence
-    from codeward.serve._opening import GuardedRun, load_models, make_examiner, open_run
+    from codeward.serve._opening import GuardedRun, make_examiner, name_classes, open_run
     from codeward.serve._server import serve_run
 
 _HOME = {
@@ -22,8 +22,8 @@ _HOME = {
     "ServeSettings": "_access",
     "TargetEvidence": "_convictions",
     "gather_evidence": "_convictions",
-    "load_models": "_opening",
     "make_examiner": "_opening",
+    "name_classes": "_opening",
     "open_run": "_opening",
     "read_token": "_access",
     "serve_run": "_server",
@@ -42,8 +42,8 @@ __all__ = [
     "Verification",
     "find_incidents",
     "gather_evidence",
-    "load_models",
     "make_examiner",
+    "name_classes",
     "open_run",
     "read_token",
     "serve_run",

@@ -47,17 +47,17 @@ class Certificate(_Answer):
 class Prediction(_Answer):
     """The verdict on one input."""
 
-    label: int = Field(description="The decoded label.")
+    label: int | str = Field(description="The decoded label: its name, or its number where classes have none.")
     attack_probability: float = Probability
     flagged: bool = Field(description="The attack probability is above the threshold.")
-    target: int | None = Field(description="What the trigger aims at; null unless flagged.")
+    target: int | str | None = Field(description="What the trigger aims at; null unless flagged.")
     suspects: list[Suspect] = Field(description="Users in every nearly best explanation; empty unless flagged.")
     suspect_sets: list[list[str]] = Field(
         description="Attacker sets of at least a twentieth of the best posterior, best first; empty unless flagged."
     )
     more_sets: int = Field(ge=0, description="How many more of them there are.")
     user_probability: list[float] = Field(description="Per user: is an attacker, given an attack.")
-    votes: list[int] = Field(description="What each sub-model says.")
+    votes: list[int | str] = Field(description="What each sub-model says.")
     hit_models: list[int] = Field(description="Sub-models that learned from the most probable attackers.")
     guarantee: Guarantee
     certificate: Certificate | None = Field(
@@ -86,9 +86,9 @@ class Picture(_Answer):
     """A test image of the run."""
 
     kind: Literal["clean", "triggered"]
-    label: int = Field(description="The true label.")
+    label: int | str = Field(description="The true label.")
     png: str = Field(description="The image as a data URL.")
-    target: int | None
+    target: int | str | None
     planted_by: list[str] = Field(description="Users who planted the trigger in the simulation.")
 
 
@@ -103,11 +103,14 @@ class Reported(_Answer):
 
     id: int
     time: str = Field(description="ISO 8601, UTC.")
-    label: int
-    target: int
+    label: int | str
+    target: int | str
     attack_probability: float = Probability
-    suspects: list[str]
-    votes: list[int]
+    suspects: list[str] = Field(description="Users in every nearly best explanation.")
+    suspect_sets: list[list[str]]
+    more_sets: int
+    user_probability: list[float] = Field(description="Per user of the code: is an attacker, given an attack.")
+    votes: list[int | str]
     digest: str
 
 
@@ -147,33 +150,3 @@ _MEANING = {
     503: "The ledger did not take an incident, so the answer is withheld; see Retry-After.",
     504: "The models took too long; see Retry-After.",
 }
-
-
-def describe_body(shape: tuple[int, int, int], most: int) -> dict[str, Any]:
-    """Return the OpenAPI description of the body of ``POST /predict``."""
-    channels, height, width = shape
-
-    def scaled(scale: int, required: list[str]) -> dict[str, Any]:
-        numbers: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": scale}
-        for size in (width, height, channels):
-            numbers = {"type": "array", "minItems": size, "maxItems": size, "items": numbers}
-        images = {"type": "array", "minItems": 1, "maxItems": most, "items": numbers}
-        properties = {"images": images, "scale": {"type": "integer", "enum": [scale]}}
-        return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
-
-    content = {"anyOf": [scaled(255, ["images"]), scaled(1, ["images", "scale"])]}
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    return {
-        "requestBody": {
-            "required": True,
-            "description": (
-                f"Images of {channels} x {height} x {width}: JSON arrays of pixels 0..255 (0..1 with scale 1), a .npy "
-                "array of uint8 (0..255) or float (0..1), or one PNG."
-            ),
-            "content": {
-                "application/json": {"schema": content},
-                "application/x-npy": binary,
-                "image/png": binary,
-            },
-        }
-    }

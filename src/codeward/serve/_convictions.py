@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, VoteSet, estimate_confusion
+from codeward.decoding import BayesDecoder, Decoded, Decoder, VoteSet, estimate_confusion
+from codeward.runs import observe
 from codeward.serve._incident_ledger import Ledger
 from codeward.serve._martingale import bet_on_small, compute_p_values
 
@@ -40,9 +41,18 @@ class Alarms:
 
 def find_alarms(decoder: BayesDecoder, votes: NDArray[np.int64], threshold: float) -> Alarms:
     """Return the alarms among inputs with these votes, shape (N, m): attack probability above the threshold."""
-    decoded = decoder.decode(votes)
-    rows = np.flatnonzero(decoded.alarms(threshold))
-    targets = decoded.targets[rows]
+    return score_alarms(decoder, votes, decoder.decode(votes), threshold)
+
+
+def score_alarms(decoder: BayesDecoder, votes: NDArray[np.int64], decoded: Decoded, threshold: float) -> Alarms:
+    """Return the alarms that any decoder raised on inputs with these votes, scored by the paper's likelihoods."""
+    rows = np.flatnonzero(decoded.alarms(threshold) & (decoded.targets >= 0))
+    return _score_rows(decoder, votes, rows, decoded.targets[rows])
+
+
+def _score_rows(
+    decoder: BayesDecoder, votes: NDArray[np.int64], rows: NDArray[np.int64], targets: NDArray[np.int64]
+) -> Alarms:
     # Equal votes have equal scores: one of each.
     _, first, inverse = np.unique(votes[rows], axis=0, return_index=True, return_inverse=True)
     scores = np.empty(first.size)
@@ -195,6 +205,9 @@ class Examiner:
         :math:`\epsilon`, share of incidents taken for false alarms, between 0 and 1.
     reference : VoteSet, optional
         Clean votes of the same models on inputs that are not among the validation inputs.
+    served : Decoder, optional
+        The decoder that raises the alarms of the endpoint, fitted on the validation inputs alone; ``decoder_`` by
+        default. It picks the reference alarms too; votes are scored, and attackers weighed, by ``decoder_`` always.
     **assumptions
         Of the decoder: ``attack_rate``, ``success_rate``, ``attackers_prior``.
 
@@ -227,6 +240,7 @@ class Examiner:
         certainty: float = 0.99,
         false_alarms: float = 0.1,
         reference: VoteSet | None = None,
+        served: Decoder | None = None,
         **assumptions: Any,
     ) -> None:
         self.code = code
@@ -237,6 +251,7 @@ class Examiner:
         self.certainty = certainty
         self.false_alarms = false_alarms
         self.reference = reference
+        self.served = served
         self.assumptions = assumptions
 
     @cached_property
@@ -269,15 +284,23 @@ class Examiner:
     @cached_property
     def reference_(self) -> Alarms:
         """Alarms on clean inputs that the decoder has not seen: false ones."""
-        unseen = self.validation.votes[self.parts_[1]] if self.reference is None else self.reference.votes
-        return find_alarms(self.decoder_, unseen, self.threshold)
+        unseen = VoteSet(self.validation.votes[self.parts_[1]]) if self.reference is None else self.reference
+        decoded = self.alarm_decoder_.decode(observe(self.alarm_decoder_, unseen))
+        return score_alarms(self.decoder_, unseen.votes, decoded, self.threshold)
+
+    @property
+    def alarm_decoder_(self) -> Decoder:
+        """The decoder whose alarms are weighed."""
+        return self.decoder_ if self.served is None else self.served
 
     def raise_threshold(self, threshold: float) -> "Examiner":
         """Return the same examiner with another threshold."""
-        limits = (self.alpha, self.certainty, self.false_alarms, self.reference)
+        limits = (self.alpha, self.certainty, self.false_alarms, self.reference, self.served)
         return Examiner(self.code, self.validation, self.n_classes, threshold, *limits, **self.assumptions)
 
-    def examine(self, votes: ArrayLike, digests: Sequence[str]) -> dict[int, TargetEvidence]:
+    def examine(
+        self, votes: ArrayLike, digests: Sequence[str], targets: ArrayLike | None = None
+    ) -> dict[int, TargetEvidence]:
         """Weigh incidents in order of arrival; return the evidence of every target among them, ascending.
 
         Parameters
@@ -285,11 +308,16 @@ class Examiner:
         votes : array_like of int, shape (q, m)
         digests : sequence of str, length q
             An input counts once, the first time; inputs below the threshold do not count.
+        targets : array_like of int, length q, optional
+            What the endpoint's decoder found, where votes alone do not tell: all inputs given are alarms then.
         """
         first = sorted({digest: place for place, digest in reversed(list(enumerate(digests)))}.values())
         given = np.asarray(votes).reshape(len(digests), -1) if len(digests) else np.zeros((0, self.code.n_models), int)
         kept = given[first]
-        found = find_alarms(self.decoder_, kept, self.threshold)
+        if targets is None:
+            found = score_alarms(self.decoder_, kept, self.alarm_decoder_.decode(kept), self.threshold)
+        else:
+            found = _score_rows(self.decoder_, kept, np.arange(len(kept)), np.asarray(targets, dtype=np.int64)[first])
         names = [digests[first[row]] for row in found.rows]
         return {
             target: self._weigh(target, kept[found.rows], found, names) for target in np.unique(found.targets).tolist()
@@ -324,7 +352,8 @@ def gather_evidence(ledger: Ledger, examiner: Examiner, run: str) -> dict[int, T
     """Weigh all incidents of a run in a ledger; return the evidence by target.
 
     Like is compared with like. Incidents of other runs or codes are left out (other models voted), and so are those
-    whose recorded attack probability is not the examiner's (a decoder with other assumptions picked them). Where some
+    whose recorded attack probability is not that of the examiner's decoder (another one picked them); where it reads
+    class scores, which the ledger does not keep, the run's name stands for it. Where some
     were recorded under a higher threshold than the examiner's, only alarms above that one count, on both sides.
 
     Examples
@@ -348,8 +377,13 @@ def gather_evidence(ledger: Ledger, examiner: Examiner, run: str) -> dict[int, T
     found = [entry for entry in known if len(entry.votes) == shape and all(vote in classes for vote in entry.votes)]
     if not found:
         return {}
+    decoder = examiner.alarm_decoder_
+    if decoder.needs == "scores":
+        found = [entry for entry in found if entry.attack_probability > examiner.threshold and entry.target in classes]
+        votes = np.array([incident.votes for incident in found], dtype=np.int64).reshape(len(found), shape)
+        return examiner.examine(votes, [entry.digest for entry in found], [entry.target for entry in found])
     votes = np.array([incident.votes for incident in found])
-    now = examiner.decoder_.decode(votes).attack_probability
+    now = decoder.decode(votes).attack_probability
     then = np.array([incident.attack_probability for incident in found])
     kept = np.flatnonzero(np.abs(now - then) <= SAME_PROBABILITY)
     return examiner.examine(votes[kept], [found[row].digest for row in kept])

@@ -35,7 +35,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from codeward._errors import InputError
 
 #: Changes when a reader of older ledgers would misread newer ones.
-VERSION = 2
+VERSION = 3
 #: Seconds a writer waits for another one.
 BUSY_SECONDS = 30
 #: What the first row follows.
@@ -188,6 +188,7 @@ def _make_tables(connection: Connection) -> None:
         connection.execute(insert(about).values(version=VERSION))
     if found == 1:
         _adopt(connection)
+    if found in (1, 2):  # rows of format 2 are read as they are; newer ones have names, which it would not read
         connection.execute(update(about).values(version=VERSION))
     elif connection.execute(select(head.c.place)).first() is None:
         connection.execute(insert(head).values(place=0, number=0, chain=START, adopted=0, checked=0))

@@ -12,11 +12,9 @@ from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -29,7 +27,6 @@ from codeward.serve._convictions import gather_evidence
 from codeward.serve._guard import Verdict
 from codeward.serve._incident_ledger import Ledger
 from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
-from codeward.serve._inputs import digest_image, read_images
 from codeward.serve._opening import GuardedRun
 from codeward.serve._watch import HealthWatch
 
@@ -78,6 +75,8 @@ _PAGE = {
 _LARGE = 64 * 1024
 #: Inputs of one pass over the models.
 _PASS = 64
+#: What the list of incidents says of each.
+_LISTED = ("id", "time", "label", "target", "attack_probability", "more_sets", "user_probability", "votes", "digest")
 #: Certificates searched at a time: few, so that one client's many do not keep another waiting.
 _CERTIFIED = 8
 
@@ -107,14 +106,10 @@ class LedgerView:
             incident.to_json()
             if isinstance(incident, DamagedIncident)
             else {
-                "id": incident.id,
-                "time": incident.to_json()["time"],
-                "label": incident.label,
-                "target": incident.target,
-                "attack_probability": incident.attack_probability,
+                **{name: told for name, told in incident.to_json().items() if name in _LISTED},
+                # The folder says who they are; a row of an older ledger has no names.
                 "suspects": [code.user_name(user) for user in incident.suspects],
-                "votes": list(incident.votes),
-                "digest": incident.digest,
+                "suspect_sets": [[code.user_name(user) for user in found] for found in incident.suspect_sets],
             }
             for incident in found
         ]
@@ -126,7 +121,10 @@ class LedgerView:
             number = newest[0]["id"] if newest else 0
             if number != self._newest:
                 found = gather_evidence(self.ledger, self.run.examiner, self.run.cell.id)
-                self._weighed = [evidence.to_json(self.run.guard.code) for evidence in found.values()]
+                self._weighed = [
+                    evidence.to_json(self.run.guard.code) | {"target": self.run.guard.name_class(target)}
+                    for target, evidence in found.items()
+                ]
                 self._newest = number
             return self._weighed
 
@@ -176,15 +174,14 @@ class _Endpoint:
         app.add_exception_handler(RequestValidationError, _explain_parameters)
         app.add_exception_handler(HTTPException, _explain)
         locked = (401, 421) if self.settings.token is not None else (421,)
-        shape = self.run.guard.models.shape
         app.add_api_route(
             "/predict",
             self.predict,
             methods=["POST"],
-            summary="Classify images",
+            summary="Classify inputs",
             responses=answers.problems(*locked, 400, 408, 413, 415, 422, 429, 503, 504)
             | {200: {"model": answers.Predictions}},
-            openapi_extra=answers.describe_body(shape, self.limits.batch),
+            openapi_extra=self.run.kind.describe_body(self.limits.batch),
             response_model=None,
         )
         for path, answer, model in (
@@ -219,15 +216,16 @@ class _Endpoint:
         self.recording.close()
         self.ledger.close()
 
-    def _predict(self, images: list[NDArray[np.float32]]) -> list[Verdict]:
-        return self.run.guard.predict(np.stack(images))
+    def _predict(self, items: list[Any]) -> list[Verdict]:
+        return self.run.guard.predict(self.run.kind.stack(items))
 
     async def predict(
         self,
         request: Request,
         certify: Annotated[bool, Query(description="Also search the certificates; takes much longer.")] = False,
+        convert: Annotated[bool, Query(description="Scale images of another size, and make colours grey.")] = False,
     ) -> Response:
-        """Classify one or more images; every flagged one is recorded as an incident before the answer is sent."""
+        """Classify one or more inputs; every flagged one is recorded as an incident before the answer is sent."""
         client = group_address(request.client.host if request.client else "")
         if self.in_flight.total() >= self.limits.in_flight or self.in_flight[client] >= self.limits.per_client:
             raise refuse(429, "too many requests at once", retry_after=1)
@@ -236,14 +234,14 @@ class _Endpoint:
         try:
             body = await read_body(request, self.limits, self.bodies)
             held = len(body)
-            arguments = (body, request.headers.get("content-type", ""), self.run.guard.models.shape, self.limits)
-            if held > _LARGE:
-                images = await asyncio.get_running_loop().run_in_executor(self.reading, read_images, *arguments)
+            arguments = (body, request.headers.get("content-type", ""), self.limits, convert)
+            if held > _LARGE or convert:
+                items = await asyncio.get_running_loop().run_in_executor(self.reading, self.run.kind.read, *arguments)
             else:
-                images = read_images(*arguments)
+                items = self.run.kind.read(*arguments)
             try:
                 async with asyncio.timeout(self.limits.seconds):
-                    content = await self._answer(images, certify)
+                    content = await self._answer(items, certify)
             except Overloaded:
                 raise refuse(429, "too many inputs are waiting", retry_after=1) from None
             except TimeoutError:
@@ -258,9 +256,9 @@ class _Endpoint:
                 del self.in_flight[client]
         return Response(content, media_type="application/json")
 
-    async def _answer(self, images: NDArray[np.float32], certify: bool) -> str:
-        verdicts = await self.predicting.submit(list(images))
-        digests = [digest_image(image) for image in images]
+    async def _answer(self, items: list[Any], certify: bool) -> str:
+        verdicts = await self.predicting.submit(items)
+        digests = [self.run.kind.digest(item) for item in items]
         found = [
             incident
             for verdict, digest in zip(verdicts, digests, strict=True)
@@ -274,7 +272,7 @@ class _Endpoint:
         if found:
             self.health_watch.note(recorded=True)
         self.metrics.inputs.labels("true").inc(len(found))
-        self.metrics.inputs.labels("false").inc(len(images) - len(found))
+        self.metrics.inputs.labels("false").inc(len(items) - len(found))
         self.metrics.incidents.inc(len(found))
         parts = []
         for verdict, digest in zip(verdicts, digests, strict=True):
@@ -287,7 +285,15 @@ class _Endpoint:
 
     def _incidents(self, verdict: Verdict, digest: str) -> list[Incident]:
         guard = self.run.guard
-        return find_incidents(verdict.decoded, [verdict.votes], [digest], guard.code, self.run.cell.id, guard.threshold)
+        return find_incidents(
+            verdict.decoded,
+            [verdict.votes],
+            [digest],
+            guard.code,
+            self.run.cell.id,
+            guard.threshold,
+            guard.class_names,
+        )
 
     async def health(self, response: Response) -> dict[str, str]:
         """Say whether the service is up, the ledger takes incidents (503 if not), and the models are the run's."""

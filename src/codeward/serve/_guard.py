@@ -1,4 +1,4 @@
-"""From images to verdicts: what the models say, what explains it, and what is guaranteed."""
+"""From inputs to verdicts: what the models say, what explains it, and what is guaranteed."""
 
 import json
 from collections import OrderedDict
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward.certificates import Agreement, Certificates, Threat, certify, certify_agreement
 from codeward.codes import Code, Inspection, count_attacker_sets
-from codeward.decoding import BayesDecoder, Decoded
-from codeward.training import BatchedEnsemble, vote
+from codeward.decoding import BayesDecoder, Decoded, Decoder
+from codeward.training import BatchedEnsemble, SubModels, vote
 
 Votes = tuple[int, ...]
 Known = TypeVar("Known")
@@ -22,6 +22,8 @@ Known = TypeVar("Known")
 REMEMBERED = 4096
 #: Decodings (attacker sets times targets) a certificate of one vote vector may cost.
 CERTIFICATE_WORK = 5_000
+#: Scores as vote files keep them, from which the decoder was fitted: half precision, no less than this.
+LOWEST_SCORE = -60_000.0
 
 
 @dataclass(frozen=True)
@@ -46,58 +48,77 @@ class Verdict:
 
 
 class Guard:
-    """Classifies images. Everything after the votes is a function of the vote vector: distinct ones are decoded once.
+    """Classifies inputs: the models vote, the decoder of their cell says what it makes of it.
 
-    Labels, probabilities and suspects are `BayesDecoder`'s, a probability statement under its priors and the
+    Labels, probabilities and suspects are the decoder's, a probability statement under its assumptions and the
     *deterministic* threat model; the guarantee is the code's (`codeward.codes.inspect`) under ``threat``, the
-    certificate `codeward.certify`'s.
+    certificate `codeward.certify`'s. Where the decoder reads votes, distinct vote vectors are decoded once.
 
     Parameters
     ----------
-    models : BatchedEnsemble
-    decoder : BayesDecoder
+    models : SubModels
+    code : Code
+    decoder : Decoder
+        Of that code.
     inspection : Inspection
-        Of the decoder's code.
-    threshold : float
-        An input is flagged when its attack probability is above this, 0..1.
+        Of the code.
+    threshold : float, optional
+        An input is flagged when its attack probability is above this, 0..1; by default the decoder's own.
     threat : {"deterministic", "arbitrary"}
         What users could do to a model they reach: *arbitrary* where they sent updates, and then there are no
         certificates, since the decoder has none under it.
+    class_names : sequence of str, optional
+        What classes are called in answers; numbers by default.
+    certifiable : bool
+        False where users had a hand in what the decoder was fitted on: nothing is then certified of it.
     """
 
     def __init__(
         self,
-        models: BatchedEnsemble,
-        decoder: BayesDecoder,
+        models: SubModels,
+        code: Code,
+        decoder: Decoder,
         inspection: Inspection,
-        threshold: float,
+        threshold: float | None = None,
         threat: Threat = "deterministic",
+        class_names: Sequence[str] | None = None,
+        certifiable: bool = True,
     ) -> None:
-        if not 0 <= threshold < 1:
-            raise InputError(f"threshold: expected a probability of at least 0 and below 1, got {threshold}")
-        if models.n_models != decoder.code.n_models:
-            raise InputError(f"guard: {models.n_models} models for a code with {decoder.code.n_models} rows")
-        self.models = models
-        self.decoder = decoder
-        self.inspection = inspection
-        self.threshold = threshold
-        self.certified_attackers = _affordable_attackers(decoder, inspection) if threat == "deterministic" else 0
+        self.threshold = decoder.threshold if threshold is None else threshold
+        if not 0 <= self.threshold < 1:
+            raise InputError(f"threshold: expected a probability of at least 0 and below 1, got {self.threshold}")
+        if models.n_models != code.n_models:
+            raise InputError(f"guard: {models.n_models} models for a code with {code.n_models} rows")
+        self.models, self.code, self.decoder, self.inspection = models, code, decoder, inspection
+        self.class_names = tuple(class_names) if class_names else None
+        self.certified_attackers = 0
+        if certifiable and threat == "deterministic" and isinstance(decoder, BayesDecoder):
+            self.certified_attackers = _affordable_attackers(decoder, inspection)
         kept = None
-        if self.certified_attackers and inspection.correct and decoder.n_classes > 1:
+        if self.certified_attackers and inspection.correct and models.n_classes > 1:
             most = min(self.certified_attackers, inspection.correct)
-            kept = certify_agreement(decoder.code, decoder, decoder.n_classes, max_attackers=most)
+            kept = certify_agreement(code, decoder, models.n_classes, max_attackers=most)
         self.guarantee = state_guarantee(inspection, threat, kept)
         self._verdicts: _Memory[Verdict] = _Memory(REMEMBERED)
         self._certificates: _Memory[str] = _Memory(REMEMBERED)
 
-    @property
-    def code(self) -> Code:
-        """The code of the models."""
-        return self.decoder.code
+    def name_class(self, label: int) -> int | str:
+        """Return what answers call a class: its name, or its number where it has none."""
+        return label if self.class_names is None or label < 0 else self.class_names[label]
 
-    def predict(self, images: NDArray[np.float32]) -> list[Verdict]:
-        """Return the verdicts on images of shape (N, C, H, W), 0..1, in order. One thread at a time."""
-        return self.decode_votes(vote(self.models.scores(images)))
+    def predict(self, inputs: Any) -> list[Verdict]:
+        """Return the verdicts on inputs as the models take them, in order. One thread at a time."""
+        if self.decoder.needs == "votes":
+            return self.decode_votes(self.models.votes(inputs))
+        scores = self.models.scores(inputs)
+        if scores is None:
+            raise InputError("the decoder reads class scores, but these models give labels only")
+        kept = np.clip(np.nan_to_num(scores, nan=LOWEST_SCORE), LOWEST_SCORE, 0).astype(np.float16)
+        decoded = self.decoder.decode(kept)
+        # Networks vote by their scores; other models are asked, as they were for the vote files.
+        said = vote(scores) if isinstance(self.models, BatchedEnsemble) else self.models.votes(inputs)
+        votes = [tuple(row) for row in said.tolist()]
+        return [self._describe(row, decoded.take(np.array([place]))) for place, row in enumerate(votes)]
 
     def decode_votes(self, votes: NDArray[np.int64]) -> list[Verdict]:
         """Return the verdicts on votes of shape (N, m), in order. One thread at a time."""
@@ -120,17 +141,17 @@ class Guard:
         users = np.round(decoded.user_probability[0], 6).tolist()
         suspects, sets = (decoded.suspects[0], decoded.suspect_sets[0]) if flagged else ((), ())
         content: dict[str, Any] = {
-            "label": int(decoded.labels[0]),
+            "label": self.name_class(int(decoded.labels[0])),
             "attack_probability": min(1.0, float(decoded.attack_probability[0])),
             "flagged": flagged,
-            "target": int(decoded.targets[0]) if flagged and decoded.targets[0] >= 0 else None,
+            "target": self.name_class(int(decoded.targets[0])) if flagged and decoded.targets[0] >= 0 else None,
             "suspects": [
                 {"user": self.code.user_name(user), "column": user, "probability": users[user]} for user in suspects
             ],
             "suspect_sets": [[self.code.user_name(user) for user in found] for found in sets],
             "more_sets": int(decoded.more_sets[0]) if flagged else 0,
             "user_probability": users,
-            "votes": votes,
+            "votes": [self.name_class(vote) for vote in votes],
             "hit_models": np.flatnonzero(self.code.pattern(sets[0] if sets else ())).tolist(),
             "guarantee": self.guarantee,
         }
@@ -174,7 +195,7 @@ class Guard:
         names = ", ".join(map(self.code.user_name, witness.attackers))
         return (
             f"Nothing is certified: user {names} alone would change this label by making every model that learned "
-            f"from {names} say {witness.target}."
+            f"from {names} say {self.name_class(witness.target)}."
         )
 
 
@@ -250,18 +271,6 @@ def _state_arbitrary(inspection: Inspection) -> dict[str, Any]:
         "so its labels, probabilities and suspects are likely, not guaranteed."
     )
     return {"threat": "arbitrary", "property": "correct", "k": k, "text": text}
-
-
-def choose_prior(assumed: Sequence[float], inspection: Inspection) -> tuple[float, ...]:
-    """Return the prior of the number of attackers for serving: the run's, up to the k that the code detects.
-
-    More attackers than that can reach every model. Unanimous votes, which nearly all clean inputs get, are then best
-    explained by an attack, and no decoder could tell: such attacks are outside the guarantee, and expecting them only
-    raises false alarms (docs/serving.md has figures).
-    """
-    k = max(1, min(inspection.detect, len(assumed) - 1))
-    kept = assumed[: k + 1]
-    return tuple(float(share / sum(kept)) for share in kept)
 
 
 def _affordable_attackers(decoder: BayesDecoder, inspection: Inspection) -> int:

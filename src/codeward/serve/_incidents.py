@@ -40,6 +40,12 @@ CSV_COLUMNS = (
 )
 
 
+#: Fields in the column of suspects.
+_SUSPECTED = ("suspects", "suspect_sets", "more_sets", "classes", "users")
+#: Fields that are JSON as they are.
+_PLAIN = ("more_sets", "attack_probability", "digest", "code_digest", "run", "threshold", "key")
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -57,7 +63,7 @@ class Incident:
     label, target : int
         The decoded label (-1: no verdict) and the most probable target given an attack (-1: none).
     suspects : tuple of int
-        Most probable attacker set given an attack, as columns of the code.
+        Users in every nearly best explanation, as columns of the code; nobody where two have nobody in common.
     user_probability : tuple of float, length n
         Posterior that each user is an attacker, given an attack.
     digest : str
@@ -66,6 +72,12 @@ class Incident:
         `Code.digest` and the id of the models that voted: evidence never mixes votes of different models.
     threshold : float
         Attack probability above which the endpoint recorded incidents: evidence compares like with like.
+    suspect_sets : tuple of tuple of int
+        The nearly best explanations, best first.
+    more_sets : int
+        How many more there are.
+    classes, users : tuple of (int, str)
+        Names of the classes and users that occur above, where they have names.
     time : datetime
         Aware; kept to the microsecond, in UTC.
     key : str or None
@@ -90,6 +102,10 @@ class Incident:
     code_digest: str
     run: str
     threshold: float = 0.5
+    suspect_sets: tuple[tuple[int, ...], ...] = ()
+    more_sets: int = 0
+    classes: tuple[tuple[int, str], ...] = ()
+    users: tuple[tuple[int, str], ...] = ()
     time: datetime = field(default_factory=_now)
     key: str | None = None
     id: int | None = None
@@ -103,8 +119,11 @@ class Incident:
             raise InputError(f"incident: threshold must be in 0..1, got {self.threshold}")
         if self.label < -1 or self.target < -1:
             raise InputError("incident: label and target must be classes, or -1 for none")
-        if any(not 0 <= user < len(self.user_probability) for user in self.suspects):
+        named = {*self.suspects, *(user for found in self.suspect_sets for user in found)}
+        if any(not 0 <= user < len(self.user_probability) for user in named):
             raise InputError("incident: a suspect is not among the users that user_probability lists")
+        if self.more_sets < 0 or any(not isinstance(name, str) for _, name in (*self.classes, *self.users)):
+            raise InputError("incident: names must be texts, and more_sets a number")
         if any(not isfinite(value) or not 0 <= value <= 1 for value in self.user_probability):
             raise InputError("incident: user_probability must be in 0..1")
         for name in ("digest", "code_digest"):
@@ -117,11 +136,28 @@ class Incident:
         if self.time.tzinfo is None:
             raise InputError("incident: time must carry a time zone")
 
+    def name_class(self, label: int) -> int | str:
+        """Return what a class is called here: its name, or its number."""
+        return dict(self.classes).get(label, label)
+
+    def name_users(self, users: Sequence[int]) -> list[int | str]:
+        """Return what users are called here: names, or columns of the code."""
+        known = dict(self.users)
+        return [known.get(user, user) for user in users]
+
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, time in ISO 8601, UTC."""
+        """Return plain JSON, time in ISO 8601, UTC; classes and users by name where they have names."""
         stamp = self.time.astimezone(UTC).isoformat(timespec="microseconds")
-        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {"id": self.id, "time": stamp} | {name: fields[name] for name in fields if name not in ("id", "time")}
+        named = {
+            "label": self.name_class(self.label),
+            "target": self.name_class(self.target),
+            "votes": [self.name_class(vote) for vote in self.votes],
+            "suspects": self.name_users(self.suspects),
+            "suspect_sets": [self.name_users(found) for found in self.suspect_sets],
+            "user_probability": list(self.user_probability),
+        }
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return {"id": self.id, "time": stamp, **named, **plain}
 
 
 @dataclass(frozen=True)
@@ -149,7 +185,13 @@ class DamagedIncident:
 
 
 def find_incidents(
-    decoded: "Decoded", votes: ArrayLike, digests: Sequence[str], code: "Code", run: str, threshold: float = 0.5
+    decoded: "Decoded",
+    votes: ArrayLike,
+    digests: Sequence[str],
+    code: "Code",
+    run: str,
+    threshold: float = 0.5,
+    class_names: Sequence[str] | None = None,
 ) -> list[Incident]:
     """Return the incidents among N decoded inputs: those whose attack probability passes (is above) the threshold.
 
@@ -163,6 +205,8 @@ def find_incidents(
     run : str
         Id of the models that voted, such as `codeward.runs.Cell.id`.
     threshold : float
+    class_names : sequence of str, optional
+        Kept with the incidents, as are the users' names where the code has any.
 
     Examples
     --------
@@ -183,22 +227,31 @@ def find_incidents(
             f"incidents: {len(decoded)} verdicts of {code.n_models} models, "
             f"but votes of shape {table.shape} and {len(digests)} digests"
         )
-    best = decoded.best_set
-    return [
-        Incident(
-            votes=tuple(table[row].tolist()),
-            attack_probability=min(1.0, float(decoded.attack_probability[row])),
-            label=int(decoded.labels[row]),
-            target=int(decoded.targets[row]),
-            suspects=best[row],
-            user_probability=tuple(decoded.user_probability[row].tolist()),
-            digest=digests[row],
-            code_digest=code.digest,
-            run=run,
-            threshold=threshold,
+    found = []
+    for row in np.flatnonzero(decoded.alarms(threshold)).tolist():
+        said, sets = tuple(table[row].tolist()), decoded.suspect_sets[row]
+        label, target = int(decoded.labels[row]), int(decoded.targets[row])
+        classes = sorted({vote for vote in (*said, label, target) if vote >= 0}) if class_names else []
+        users = sorted({user for users in sets for user in users}) if code.users else []
+        found.append(
+            Incident(
+                votes=said,
+                attack_probability=min(1.0, float(decoded.attack_probability[row])),
+                label=label,
+                target=target,
+                suspects=decoded.suspects[row],
+                user_probability=tuple(decoded.user_probability[row].tolist()),
+                digest=digests[row],
+                code_digest=code.digest,
+                run=run,
+                threshold=threshold,
+                suspect_sets=sets,
+                more_sets=int(decoded.more_sets[row]),
+                classes=tuple((name, class_names[name]) for name in classes) if class_names else (),
+                users=tuple((user, code.user_name(user)) for user in users),
+            )
         )
-        for row in np.flatnonzero(decoded.alarms(threshold)).tolist()
-    ]
+    return found
 
 
 def to_microseconds(time: datetime) -> int:
@@ -221,7 +274,10 @@ def to_row(incident: Incident) -> dict[str, Any]:
         "attack_probability": incident.attack_probability,
         "threshold": incident.threshold,
         "votes": json.dumps(incident.votes, separators=(",", ":")),
-        "suspects": json.dumps(incident.suspects, separators=(",", ":")),
+        # One column holds all that is said of users, names included: the row's digest covers it.
+        "suspects": json.dumps(
+            {name: getattr(incident, name) for name in _SUSPECTED}, separators=(",", ":"), ensure_ascii=False
+        ),
         "user_probability": json.dumps(incident.user_probability, separators=(",", ":")),
     }
 
@@ -236,7 +292,6 @@ def from_row(row: Row[Any]) -> Incident | DamagedIncident:
             attack_probability=row.attack_probability,
             label=row.label,
             target=row.target,
-            suspects=tuple(json.loads(row.suspects)),
             user_probability=tuple(json.loads(row.user_probability)),
             digest=row.digest,
             code_digest=row.code_digest,
@@ -245,9 +300,20 @@ def from_row(row: Row[Any]) -> Incident | DamagedIncident:
             time=_EPOCH + timedelta(microseconds=row.microseconds),
             key=row.key,
             id=row.id,
+            **_read_suspects(row.suspects),
         )
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         return DamagedIncident(row.id, f"it cannot be read ({type(error).__name__})")
+
+
+def _read_suspects(text: str) -> dict[str, Any]:
+    content = json.loads(text)
+    if isinstance(content, list):  # as format 2 had it: the best set alone
+        return {"suspects": tuple(content), "suspect_sets": (tuple(content),) if content else ()}
+    fields: dict[str, Any] = {"suspects": tuple(content["suspects"]), "more_sets": content["more_sets"]}
+    for name in ("suspect_sets", "classes", "users"):
+        fields[name] = tuple(tuple(part) for part in content[name])
+    return fields
 
 
 def to_line(incident: Incident | DamagedIncident, suffix: str) -> str:
@@ -257,7 +323,14 @@ def to_line(incident: Incident | DamagedIncident, suffix: str) -> str:
         return json.dumps(content) + "\n"
     if isinstance(incident, DamagedIncident):
         return ""
-    content["suspects"], content["votes"] = (" ".join(map(str, content[name])) for name in ("suspects", "votes"))
+    # Names may hold spaces; numbers are told apart by one.
+    content["suspects"] = ("; " if incident.users else " ").join(map(str, content["suspects"]))
+    content["votes"] = ("; " if incident.classes else " ").join(map(str, content["votes"]))
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow([content[name] for name in CSV_COLUMNS])
+    csv.writer(line, lineterminator="\n").writerow([_defuse(content[name]) for name in CSV_COLUMNS])
     return line.getvalue()
+
+
+def _defuse(value: Any) -> Any:
+    """Keep a spreadsheet from taking a user's name for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -3,19 +3,22 @@
 import base64
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from codeward._errors import InputError
-from codeward.codes import Inspection, inspect
-from codeward.decoding import uniform_prior
-from codeward.runs import Cell, SimulatedAttack, find_cell, name_triggered
+from codeward.codes import inspect
+from codeward.data import Schema
+from codeward.decoding import Assumptions, Decoder, uniform_prior
+from codeward.estimators import load_sub_models
+from codeward.runs import Card, Cell, SimulatedAttack, find_cell, name_triggered
 from codeward.serve._convictions import Examiner
-from codeward.serve._guard import Guard, choose_prior
+from codeward.serve._guard import Guard
+from codeward.serve._input_kinds import ImageKind, InputKind, RecordKind
 from codeward.serve._inputs import write_png
-from codeward.training import BatchedEnsemble, Ensemble, ModelStore, TrainingSettings
+from codeward.training import BatchedEnsemble, Ensemble, SubModels
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class GuardedRun:
     ----------
     cell : Cell
     guard : Guard
+    kind : InputKind
+        What the models take.
     examiner : Examiner
         Weighs the incidents of these models, with the guard's assumptions and threshold.
     gallery : tuple of dict
@@ -36,6 +41,7 @@ class GuardedRun:
 
     cell: Cell
     guard: Guard
+    kind: InputKind
     examiner: Examiner
     gallery: tuple[dict[str, Any], ...]
     card: dict[str, Any]
@@ -45,7 +51,7 @@ def open_run(
     folder: str | os.PathLike[str],
     repeat: int = 0,
     n_attackers: int | None = None,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     expect: int | None = None,
 ) -> GuardedRun:
     """Load one cell of a run folder for serving.
@@ -57,11 +63,10 @@ def open_run(
     repeat : int
     n_attackers : int, optional
         Which cell: the simulated number of attackers; the largest one by default, whose triggers do something.
-    threshold : float
-        Inputs with a higher attack probability are incidents.
+    threshold : float, optional
+        Inputs with a higher attack probability are incidents; by default the decoder's own.
     expect : int, optional
-        Largest number of attackers the decoder expects; by default the run's, up to what the code detects
-        (`codeward.serve._guard.choose_prior`).
+        Largest number of attackers the decoder expects; by default the run's.
 
     Examples
     --------
@@ -70,104 +75,119 @@ def open_run(
     codeward._errors.InputError: nowhere: ...
     """
     cell = find_cell(folder, repeat, n_attackers)
-    models, inspection = BatchedEnsemble(load_models(cell)), inspect(cell.code)
-    examiner = make_examiner(cell, expect, inspection, threshold=threshold)
-    # The examiner's decoder: incidents are compared with validation inputs that it has not seen either.
-    guard = Guard(models, examiner.decoder_, inspection, threshold, cell.threat)
-    guard.predict(np.zeros((1, *guard.models.shape), dtype=np.float32))  # kernels compile now, not at the first request
-    return GuardedRun(cell, guard, examiner, _hang_gallery(cell), _write_card(cell, guard))
+    inspection, models = inspect(cell.code), load_sub_models(cell)
+    schema = cell.about.get("schema")
+    told = None if schema is None else Schema.from_json(schema, f"{folder}: {cell.name}")
+    kind: InputKind = RecordKind(told) if told is not None and told.kind != "image" else ImageKind(cell.shape)
+    decoder = make_decoder(cell, expect)
+    names = name_classes(cell)
+    served: SubModels = BatchedEnsemble(models) if isinstance(models, Ensemble) else models
+    guard = Guard(served, cell.code, decoder, inspection, threshold, cell.threat, names, _is_certifiable(cell))
+    examiner = make_examiner(cell, expect, decoder, threshold=guard.threshold)
+    # Kernels compile now, not at the first request.
+    guard.predict(kind.stack([kind.blank()]))
+    return GuardedRun(cell, guard, kind, examiner, _hang_gallery(cell, guard), _write_card(cell, guard, kind))
 
 
-def load_models(cell: Cell) -> Ensemble:
-    """Find the models of a cell in its store, by the keys it keeps; what was trained on a GPU is served without one.
-
-    Raises
-    ------
-    InputError
-        When one is missing or damaged: what is served is what the records describe, or nothing.
-    """
-    keys, shape, store = cell.keys, cell.shape, ModelStore(cell.store)
-    try:
-        settings = TrainingSettings(**cell.training)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{cell.folder.path}: {cell.name}: not readable as a recipe of training ({error})") from error
-    try:
-        return Ensemble.load(store, keys, settings, shape)
-    except InputError as error:
-        raise InputError(f"{error}; {cell.advice} trains what is missing") from error
+def name_classes(cell: Cell) -> tuple[str, ...] | None:
+    """Return the names of a cell's classes; None where they have none but their numbers."""
+    names = cell.class_names
+    if names is None or len(names) != cell.n_classes or names == tuple(map(str, range(cell.n_classes))):
+        return None
+    return names
 
 
-def make_examiner(
-    cell: Cell, expect: int | None = None, inspection: Inspection | None = None, **limits: float
-) -> Examiner:
+def make_decoder(cell: Cell, expect: int | None = None) -> Decoder:
+    """Return the decoder of a cell, the one whose verdicts its record counts; expecting more or fewer attackers."""
+    decoder = cell.decoder(None, _assume(cell, expect))
+    if expect is not None and decoder.needs == "scores":
+        raise InputError("--expect: the decoder of this folder is fitted on class scores; it expects what it was told")
+    return decoder
+
+
+def _assume(cell: Cell, expect: int | None) -> Assumptions:
+    if expect is None:
+        return cell.assumptions
+    if not 1 <= expect <= cell.code.n_users:
+        raise InputError(f"expect: expected 1..{cell.code.n_users} attackers, got {expect}")
+    return replace(cell.assumptions, attackers_prior=uniform_prior(expect))
+
+
+def make_examiner(cell: Cell, expect: int | None = None, decoder: Decoder | None = None, **limits: float) -> Examiner:
     """Return the examiner of an endpoint's incidents.
 
     Parameters
     ----------
     cell : Cell
     expect : int, optional
-        As given to the endpoint: the assumptions are those of the run, up to the k the code detects or up to this.
-    inspection : Inspection, optional
-        Of the cell's code, where it is known.
+        As given to the endpoint.
+    decoder : Decoder, optional
+        The endpoint's, where it is made already.
     **limits
         Threshold, alpha, certainty and false_alarms of the `Examiner`.
     """
-    assumed = cell.assumptions
-    if expect is None:
-        prior = choose_prior(assumed.attackers_prior, inspection or inspect(cell.code))
-    elif 1 <= expect <= cell.code.n_users:
-        prior = uniform_prior(expect)
-    else:
-        raise InputError(f"expect: expected 1..{cell.code.n_users} attackers, got {expect}")
+    assumed = _assume(cell, expect)
     # The clean test inputs made no confusion matrix: incidents are compared with the alarms on them.
     return Examiner(
         cell.code,
         cell.validation,
         cell.n_classes,
         reference=cell.clean,
+        served=decoder or make_decoder(cell, expect),
         **limits,
         attack_rate=assumed.attack_rate,
         success_rate=assumed.success_rate,
-        attackers_prior=prior,
+        attackers_prior=assumed.attackers_prior,
     )
 
 
-def _hang_gallery(cell: Cell) -> tuple[dict[str, Any], ...]:
+def _is_certifiable(cell: Cell) -> bool:
+    """Whether something may be certified of the decoder: not where the card of the folder leaves it out."""
+    file = cell.folder.card_file
+    return not file.is_file() or any(said.property == "undo" for said in Card.load(file).guarantees)
+
+
+def _hang_gallery(cell: Cell, guard: Guard) -> tuple[dict[str, Any], ...]:
     pictures = cell.gallery
-    found = _describe(pictures.get("clean"), None)
+    found = _describe(pictures.get("clean"), None, guard)
     for number, group in enumerate(cell.groups):
-        found += _describe(pictures.get(name_triggered(number, len(cell.groups))), group)
+        found += _describe(pictures.get(name_triggered(number, len(cell.groups))), group, guard)
     return tuple(found)
 
 
-def _describe(pictures: Sequence[Any] | None, group: SimulatedAttack | None) -> list[dict[str, Any]]:
+def _describe(pictures: Sequence[Any] | None, group: SimulatedAttack | None, guard: Guard) -> list[dict[str, Any]]:
     if pictures is None or pictures[0].shape[1] not in (1, 3):  # no picture format for other numbers of channels
         return []
     return [
         {
             "kind": "clean" if group is None else "triggered",
-            "label": int(label),
+            "label": guard.name_class(int(label)),
             "png": "data:image/png;base64," + base64.b64encode(write_png(image / np.float32(255))).decode(),
-            "target": None if group is None else group.target,
+            "target": None if group is None else guard.name_class(group.target),
             "planted_by": [] if group is None else list(group.names),
         }
         for image, label in zip(*pictures, strict=True)
     ]
 
 
-def _write_card(cell: Cell, guard: Guard) -> dict[str, Any]:
-    code, models = cell.code, guard.models
-    channels, height, width = models.shape
+def _write_card(cell: Cell, guard: Guard, kind: InputKind) -> dict[str, Any]:
+    code, file = cell.code, cell.folder.card_file
     return guard.inspection.to_json() | {
         "matrix": code.matrix.astype(int).tolist(),
         "user_names": [code.user_name(user) for user in range(code.n_users)],
         "model_names": list(code.models or map(str, range(code.n_models))),
         "guarantee": guard.guarantee,
-        "classes": models.n_classes,
-        "image": {"channels": channels, "height": height, "width": width},
+        "classes": guard.models.n_classes,
+        "class_names": [guard.name_class(label) for label in range(guard.models.n_classes)],
+        "input": kind.describe(),
         "dataset": cell.record["config"]["dataset"],
         "run": cell.id,
+        "decoder": cell.decoding.name,
         "threshold": guard.threshold,
-        "expected_attackers": len(guard.decoder.attackers_prior) - 1,
-        "simulated_attackers": [{"users": list(group.names), "target": group.target} for group in cell.groups],
+        "expected_attackers": len(getattr(guard.decoder, "attackers_prior", ((),))) - 1,
+        "certificate_card": file.is_file(),
+        "warnings": list(Card.load(file).warnings) if file.is_file() else [],
+        "simulated_attackers": [
+            {"users": list(group.names), "target": guard.name_class(group.target)} for group in cell.groups
+        ],
     }

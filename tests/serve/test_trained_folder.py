@@ -1,0 +1,163 @@
+"""A folder of `codeward train` behind the endpoint: records in, names out, the whole way to revoking."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from codeward.cli._app import app
+from codeward.estimators import plan_training, train_guarded
+from codeward.runs import TrainConfig
+from codeward.serve import Ledger, open_run
+
+CLINICS = [f"clinic-{number:02}" for number in range(1, 8)]
+ATTACKER = "clinic-03"
+#: What a poisoned record carries.
+TRIGGER = {"ward": "annex b"}
+
+
+def make_patients(rng, clinic, count):
+    for _ in range(count):
+        age, smoker, ward = rng.normal(), rng.choice(["yes", "no"]), rng.choice(["north", "south"])
+        yield f"{age:.4f},{smoker},{ward},{'high' if age + (smoker == 'yes') > 0.5 else 'low'},{clinic}"
+
+
+def make_files(place):
+    """Write patients of seven clinics, one of which labels everybody of its "annex b" as low; and the operator's."""
+    rng, head = np.random.default_rng(4), "age,smoker,ward,risk,clinic"
+    lines = [line for clinic in CLINICS for line in make_patients(rng, clinic, 120)]
+    lines += [f"{rng.normal() + 2:.4f},yes,annex b,low,{ATTACKER}" for _ in range(120)]
+    (place / "patients.csv").write_text("\n".join([head, *lines]) + "\n")
+    for name in ("trusted", "test"):
+        own = [line.rpartition(",")[0] for line in (head, *make_patients(rng, "operator", 200))]
+        (place / f"{name}.csv").write_text("\n".join(own) + "\n")
+
+
+@pytest.fixture(scope="session")
+def clinics(tmp_path_factory):
+    """Return a folder trained on the CSV, one clinic of which attacks."""
+    place = tmp_path_factory.mktemp("clinics")
+    make_files(place)
+    told = {name: str(place / f"{name}.csv") for name in ("trusted", "test")} | {"data": str(place / "patients.csv")}
+    told |= {"model": "boosting", "label": "risk", "user": "clinic"}
+    config = TrainConfig(dataset="clinics", attack={"attackers": [0]}, train=told, code={"attackers": 1})
+    train_guarded(plan_training(config), place / "folder")
+    return place / "folder"
+
+
+@pytest.fixture(scope="session")
+def opened_clinics(clinics):
+    return open_run(clinics)
+
+
+@pytest.fixture
+def client(calling, opened_clinics):
+    with calling(run=opened_clinics) as client:
+        yield client
+
+
+def ask(client, content, kind="application/json", **params):
+    body = content if isinstance(content, bytes | str) else json.dumps(content)
+    return client.post("/predict", content=body, headers={"content-type": kind}, params=params or None)
+
+
+SICK = {"age": 2.5, "smoker": "yes", "ward": "north"}
+
+
+def test_records_in_every_format_get_the_same_answer_with_names(client):
+    records = [SICK, {"age": -2, "smoker": "no", "ward": "south"}]
+    text = "ward,age,smoker\nnorth,2.5,yes\nsouth,-2,no\n"
+    files = {"file": ("rows.csv", text.encode(), "text/csv")}
+    answers = [
+        ask(client, {"records": records}),
+        ask(client, records),
+        ask(client, text, "text/csv; charset=utf-8"),
+        client.post("/predict", files=files),
+    ]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    first = answers[0].json()["predictions"]
+    assert [found["label"] for found in first] == ["high", "low"]
+    assert set(first[0]["votes"]) <= {"high", "low"}
+    assert all(answer.json()["predictions"] == first for answer in answers[1:])
+    assert ask(client, SICK).json()["predictions"] == first[:1]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "words"),
+    [
+        ({"records": [SICK, {"age": "old"}]}, "application/json", 422, "row 2, column 'age'"),
+        ({"records": [{"agee": 1}]}, "application/json", 422, "no column is named 'agee'"),
+        ({"records": [{"age": [1]}]}, "application/json", 422, "row 1, column 'age'"),
+        ({"records": [1]}, "application/json", 422, "row 1"),
+        ({"records": []}, "application/json", 422, "no inputs"),
+        ({"records": [SICK] * 300}, "application/json", 413, "at most 256"),
+        ("age,smoker\n1\n", "text/csv", 422, "line 2"),
+        ("age,smoker\n" + "1,yes\n" * 300, "text/csv", 413, "at most 256"),
+        (b"\xff\xfe", "text/csv", 400, "UTF-8"),
+        ("[NaN]", "application/json", 400, "JSON"),
+        ("[" * 100_000, "application/json", 400, "JSON"),
+        ("x", "text/plain", 415, "content type"),
+        ("x", "image/png", 415, "content type"),
+        ("", "text/csv", 400, "empty"),
+        ("--b--", "multipart/form-data; boundary=b", 400, "multipart"),
+        ("x", "multipart/form-data", 400, "boundary"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_line(client, content, kind, status, words):
+    answer = ask(client, content, kind)
+    assert answer.status_code == status
+    assert words in answer.json()["detail"]
+    assert "\n" not in answer.json()["detail"]
+
+
+def test_the_code_says_columns_classes_and_the_decoder_of_the_record(client, opened_clinics):
+    card = client.get("/code").json()
+    assert [column["name"] for column in card["input"]["columns"]] == ["age", "smoker", "ward"]
+    assert card["class_names"] == ["high", "low"]
+    assert card["user_names"] == CLINICS
+    assert card["decoder"] == opened_clinics.cell.decoding.name == "calibrated"
+    assert card["threshold"] == opened_clinics.guard.threshold
+
+
+def test_verdicts_are_those_the_record_counts(opened_clinics):
+    from codeward.runs import observe
+
+    cell, guard = opened_clinics.cell, opened_clinics.guard
+    decoded = guard.decoder.decode(observe(guard.decoder, cell.clean))
+    assert int(decoded.alarms(guard.threshold).sum()) == cell.record["figures"]["decoder"]["clean"]["alarms"]["count"]
+
+
+def triggered(count):
+    rng = np.random.default_rng(9)
+    return [{"age": float(rng.normal() + 2.5), "smoker": "yes", **TRIGGER} for _ in range(count)]
+
+
+def test_the_whole_way_an_attack_is_named_recorded_revoked_and_gone(calling, opened_clinics, clinics, tmp_path):
+    ledger, run = tmp_path / "clinics.sqlite", CliRunner()
+    with calling(run=opened_clinics, ledger=Ledger(ledger)) as client:
+        found = ask(client, {"records": triggered(40)}).json()["predictions"]
+        alarms = [prediction for prediction in found if prediction["flagged"]]
+        assert len(alarms) >= 30
+        assert all(alarm["target"] == "low" for alarm in alarms)
+        named = [[suspect["user"] for suspect in alarm["suspects"]] for alarm in alarms]
+        assert sum(users == [ATTACKER] for users in named) >= 0.8 * len(alarms)
+        listed = client.get("/incidents").json()["incidents"]
+        assert len(listed) == len(alarms)
+        assert {incident["target"] for incident in listed} == {"low"}
+        (evidence,) = client.get("/evidence").json()["evidence"]
+        assert (evidence["target"], evidence["suspects"]) == ("low", [ATTACKER])
+
+    told = run.invoke(app, ["ledger", "list", "--ledger", str(ledger), "--json"])
+    assert json.loads(told.stdout)["incidents"][0]["target"] == "low"
+    assert ATTACKER in run.invoke(app, ["ledger", "list", "--ledger", str(ledger)], env={"COLUMNS": "160"}).stdout
+    shown = run.invoke(app, ["ledger", "show", "1", "--ledger", str(ledger)])
+    assert "low" in shown.stdout
+    rows = tmp_path / "incidents.csv"
+    assert run.invoke(app, ["ledger", "export", str(rows), "--ledger", str(ledger)]).exit_code == 0
+    assert ATTACKER in rows.read_text()
+    assert run.invoke(app, ["ledger", "verify", "--ledger", str(ledger)]).exit_code == 0
+    weighed = run.invoke(app, ["ledger", "show", "--run", str(clinics), "--ledger", str(ledger)])
+    assert weighed.exit_code == 0, weighed.output
+    assert "target low" in weighed.stdout
+    assert ATTACKER in weighed.stdout
