@@ -1,4 +1,4 @@
-"""A small run folder with models that a trigger works on, and its guarded endpoint on a real port."""
+"""A small run folder and a trained one with models that a trigger works on, and their endpoint on a real port."""
 
 import io
 import threading
@@ -19,6 +19,49 @@ SETTINGS = (
     "training.epochs=12",
     "training.device=cpu",
 )
+
+
+CLINICS = [f"clinic-{number:02}" for number in range(1, 8)]
+ATTACKER = "clinic-03"
+
+
+def make_patients(rng, clinic, count):
+    for _ in range(count):
+        age, smoker, ward = rng.normal(), rng.choice(["yes", "no"]), rng.choice(["north", "south"])
+        yield f"{age:.4f},{smoker},{ward},{'high' if age + (smoker == 'yes') > 0.5 else 'low'},{clinic}"
+
+
+def make_files(place):
+    """Write patients of seven clinics, one of which labels everybody of its "annex b" as low; and the operator's."""
+    rng, head = np.random.default_rng(4), "age,smoker,ward,risk,clinic"
+    lines = [line for clinic in CLINICS for line in make_patients(rng, clinic, 120)]
+    lines += [f"{rng.normal() + 2:.4f},yes,annex b,low,{ATTACKER}" for _ in range(120)]
+    (place / "patients.csv").write_text("\n".join([head, *lines]) + "\n")
+    for name in ("trusted", "test"):
+        own = [line.rpartition(",")[0] for line in (head, *make_patients(rng, "operator", 200))]
+        (place / f"{name}.csv").write_text("\n".join(own) + "\n")
+
+
+@pytest.fixture(scope="session")
+def clinics(tmp_path_factory):
+    """Return a folder trained on the CSV, one clinic of which attacks."""
+    place = tmp_path_factory.mktemp("clinics")
+    make_files(place)
+    told = {name: str(place / f"{name}.csv") for name in ("trusted", "test")} | {"data": str(place / "patients.csv")}
+    from codeward.estimators import plan_training, train_guarded
+    from codeward.runs import TrainConfig
+
+    told |= {"model": "boosting", "label": "risk", "user": "clinic"}
+    config = TrainConfig(dataset="clinics", attack={"attackers": [0]}, train=told, code={"attackers": 1})
+    train_guarded(plan_training(config), place / "folder")
+    return place / "folder"
+
+
+@pytest.fixture(scope="session")
+def opened_clinics(clinics):
+    from codeward.serve import open_run
+
+    return open_run(clinics)
 
 
 @pytest.fixture(scope="session")

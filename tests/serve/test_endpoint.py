@@ -126,8 +126,8 @@ def test_decoder_and_threshold_are_those_the_record_counts(opened):
     assert tuple(opened.guard.decoder.attackers_prior) == opened.cell.assumptions.attackers_prior
     assert opened.guard.threshold == opened.cell.decoder().threshold
     verdicts = opened.guard.decode_votes(opened.cell.clean.votes)
-    counted = opened.cell.record["figures"]["decoder"]["clean"]
-    assert sum(verdict.flagged for verdict in verdicts) == counted["alarms"]["count"]
+    counted = opened.cell.record["figures"]["clean"]["all"]["alarms"]
+    assert sum(verdict.flagged for verdict in verdicts) == counted["count"]
 
 
 def test_a_revoked_state_is_served_with_its_own_models_and_code(served_folder, tmp_path):

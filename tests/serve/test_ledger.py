@@ -480,6 +480,6 @@ def test_incidents_are_the_inputs_whose_attack_probability_passes_the_threshold(
     for incident, row in zip(found, rows, strict=True):
         assert incident.votes == tuple(votes[row])
         assert incident.target == decoded.targets[row]
-        assert incident.suspects == decoded.best_set[row]
+        assert (incident.suspects, incident.suspect_sets) == (decoded.suspects[row], decoded.suspect_sets[row])
     with pytest.raises(InputError, match="digests"):
         find_incidents(decoded, votes, digests[1:], CODE, "r")

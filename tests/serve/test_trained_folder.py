@@ -1,54 +1,18 @@
 """A folder of `codeward train` behind the endpoint: records in, names out, the whole way to revoking."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from codeward.cli._app import app
-from codeward.estimators import plan_training, train_guarded
-from codeward.runs import TrainConfig
-from codeward.serve import Ledger, open_run
+from codeward.serve import Ledger
 
+SICK = {"age": 2.5, "smoker": "yes", "ward": "north"}
 CLINICS = [f"clinic-{number:02}" for number in range(1, 8)]
 ATTACKER = "clinic-03"
-#: What a poisoned record carries.
-TRIGGER = {"ward": "annex b"}
-
-
-def make_patients(rng, clinic, count):
-    for _ in range(count):
-        age, smoker, ward = rng.normal(), rng.choice(["yes", "no"]), rng.choice(["north", "south"])
-        yield f"{age:.4f},{smoker},{ward},{'high' if age + (smoker == 'yes') > 0.5 else 'low'},{clinic}"
-
-
-def make_files(place):
-    """Write patients of seven clinics, one of which labels everybody of its "annex b" as low; and the operator's."""
-    rng, head = np.random.default_rng(4), "age,smoker,ward,risk,clinic"
-    lines = [line for clinic in CLINICS for line in make_patients(rng, clinic, 120)]
-    lines += [f"{rng.normal() + 2:.4f},yes,annex b,low,{ATTACKER}" for _ in range(120)]
-    (place / "patients.csv").write_text("\n".join([head, *lines]) + "\n")
-    for name in ("trusted", "test"):
-        own = [line.rpartition(",")[0] for line in (head, *make_patients(rng, "operator", 200))]
-        (place / f"{name}.csv").write_text("\n".join(own) + "\n")
-
-
-@pytest.fixture(scope="session")
-def clinics(tmp_path_factory):
-    """Return a folder trained on the CSV, one clinic of which attacks."""
-    place = tmp_path_factory.mktemp("clinics")
-    make_files(place)
-    told = {name: str(place / f"{name}.csv") for name in ("trusted", "test")} | {"data": str(place / "patients.csv")}
-    told |= {"model": "boosting", "label": "risk", "user": "clinic"}
-    config = TrainConfig(dataset="clinics", attack={"attackers": [0]}, train=told, code={"attackers": 1})
-    train_guarded(plan_training(config), place / "folder")
-    return place / "folder"
-
-
-@pytest.fixture(scope="session")
-def opened_clinics(clinics):
-    return open_run(clinics)
 
 
 @pytest.fixture
@@ -60,9 +24,6 @@ def client(calling, opened_clinics):
 def ask(client, content, kind="application/json", **params):
     body = content if isinstance(content, bytes | str) else json.dumps(content)
     return client.post("/predict", content=body, headers={"content-type": kind}, params=params or None)
-
-
-SICK = {"age": 2.5, "smoker": "yes", "ward": "north"}
 
 
 def test_records_in_every_format_get_the_same_answer_with_names(client):
@@ -130,7 +91,7 @@ def test_verdicts_are_those_the_record_counts(opened_clinics):
 
 def triggered(count):
     rng = np.random.default_rng(9)
-    return [{"age": float(rng.normal() + 2.5), "smoker": "yes", **TRIGGER} for _ in range(count)]
+    return [{"age": float(rng.normal() + 2.5), "smoker": "yes", "ward": "annex b"} for _ in range(count)]
 
 
 def test_the_whole_way_an_attack_is_named_recorded_revoked_and_gone(calling, opened_clinics, clinics, tmp_path):
@@ -161,3 +122,24 @@ def test_the_whole_way_an_attack_is_named_recorded_revoked_and_gone(calling, ope
     assert weighed.exit_code == 0, weighed.output
     assert "target low" in weighed.stdout
     assert ATTACKER in weighed.stdout
+
+    # Without the clinic its trigger means nothing; who still serves the old folder is told so.
+    told = run.invoke(app, ["revoke", str(clinics), ATTACKER, "-o", str(tmp_path / "without"), "--yes", "--json"])
+    assert told.exit_code == 0, told.output
+    outlook = json.loads(told.stdout)
+    assert outlook["revoked"] == [ATTACKER]
+    column = opened_clinics.cell.code.users.index(ATTACKER)
+    assert outlook["retrained"] == np.flatnonzero(opened_clinics.cell.code.matrix[:, column]).tolist()
+    with calling(run=opened_clinics) as client:
+        deadline = time.monotonic() + 20
+        while (health := client.get("/healthz").json())["status"] != "degraded" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert "revoked" in health["models"]
+    left = open_run(tmp_path / "without")
+    with calling(run=left) as client:
+        found = ask(client, {"records": triggered(40)}).json()["predictions"]
+        assert sum(prediction["flagged"] for prediction in found) <= 2
+        assert sum(prediction["label"] == "high" for prediction in found) >= 38
+        assert ATTACKER not in client.get("/code").json()["user_names"]
+    weighed = run.invoke(app, ["ledger", "show", "--run", str(tmp_path / "without"), "--ledger", str(ledger)])
+    assert weighed.exit_code != 0 or ATTACKER not in weighed.stdout

@@ -199,7 +199,7 @@ def _weigh(
     from codeward.serve import gather_evidence, make_examiner, name_classes
 
     # Thresholds were the endpoint's: the lowest one here leaves the choice to what the ledger says.
-    found = gather_evidence(ledger, make_examiner(cell, expect, threshold=0.0, **limits), cell.id)
+    found = gather_evidence(ledger, make_examiner(cell, expect, None, threshold=0.0, **limits), cell.id)
     if not found:
         raise InputError(f"{cell.id}: a decoder with other assumptions recorded these; give serve's --expect here too")
     names = name_classes(cell)

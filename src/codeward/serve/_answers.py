@@ -141,6 +141,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 _MEANING = {
     400: "The body cannot be read.",
     401: "No bearer token, or a wrong one.",
+    404: "There is none.",
     408: "The body took too long to arrive.",
     413: "The body or the batch is too large.",
     415: "The content type is not one of those accepted.",

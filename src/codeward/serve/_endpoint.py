@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import re
 import threading
+from base64 import b64encode
 from collections import Counter as Tally
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from importlib.resources import files
 from itertools import repeat
 from pathlib import Path
@@ -20,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from codeward import __version__
+from codeward.report import build_card
 from codeward.serve import _answers as answers
 from codeward.serve._access import AccessControl, BodyPool, Limits, ServeSettings, group_address, read_body, refuse
 from codeward.serve._batching import MicroBatcher, Overloaded
@@ -31,7 +35,18 @@ from codeward.serve._opening import GuardedRun
 from codeward.serve._watch import HealthWatch
 
 #: Paths with figures of their own.
-PATHS = ("/predict", "/healthz", "/metrics", "/code", "/incidents", "/evidence", "/gallery", "/openapi.json", "/")
+PATHS = (
+    "/predict",
+    "/healthz",
+    "/metrics",
+    "/code",
+    "/card",
+    "/incidents",
+    "/evidence",
+    "/gallery",
+    "/openapi.json",
+    "/",
+)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -200,6 +215,9 @@ class _Endpoint:
             200: {"content": {"text/plain": {}}, "description": "Prometheus text."}
         }
         app.add_api_route("/metrics", self.expose, response_class=Response, responses=text | answers.problems(*locked))
+        text = {200: {"content": {"text/html": {}}, "description": "The card; as a page where that is preferred."}}
+        missing = text | answers.problems(*locked, 404)
+        app.add_api_route("/card", self.certificate, response_class=JSONResponse, responses=missing)
         app.add_api_route("/", self.page, include_in_schema=False)
         app.add_api_route("/page/{name}", self.page, include_in_schema=False)
         return app
@@ -309,6 +327,21 @@ class _Endpoint:
     async def card(self) -> dict[str, Any]:
         """Return the code's card: matrix, properties with witnesses, guarantee, and what is served."""
         return self.run.card
+
+    async def certificate(self, request: Request) -> Response:
+        """Return the certificate card of the folder: JSON, or a page where the request prefers HTML."""
+        content = self.run.certificate
+        if content is None:
+            raise refuse(404, "this folder has no certificate card; codeward train writes one")
+        if "text/html" not in request.headers.get("accept", ""):
+            return JSONResponse(content.to_json())
+        page = build_card(content)
+        # The page's own style sheets, and nothing else.
+        styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+        allowed = " ".join(f"'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'" for style in styles)
+        policy = f"default-src 'none'; style-src {allowed}; img-src data:; base-uri 'none'; form-action 'none'"
+        policy += "; frame-ancestors 'none'"
+        return Response(page, media_type="text/html", headers={"Content-Security-Policy": policy})
 
     async def gallery(self) -> dict[str, Any]:
         """Return clean and triggered test images of the run."""

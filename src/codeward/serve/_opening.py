@@ -37,6 +37,8 @@ class GuardedRun:
         Clean and triggered test images: ``kind``, ``label`` (the true one), ``png`` (data URL).
     card : dict
         The code, what it guarantees, and what is served.
+    certificate : Card or None
+        The certificate card of the folder, where it has one.
     """
 
     cell: Cell
@@ -45,6 +47,7 @@ class GuardedRun:
     examiner: Examiner
     gallery: tuple[dict[str, Any], ...]
     card: dict[str, Any]
+    certificate: Card | None = None
 
 
 def open_run(
@@ -75,6 +78,8 @@ def open_run(
     codeward._errors.InputError: nowhere: ...
     """
     cell = find_cell(folder, repeat, n_attackers)
+    file = cell.folder.card_file
+    certificate = Card.load(file) if file.is_file() else None
     inspection, models = inspect(cell.code), load_sub_models(cell)
     schema = cell.about.get("schema")
     told = None if schema is None else Schema.from_json(schema, f"{folder}: {cell.name}")
@@ -82,11 +87,12 @@ def open_run(
     decoder = make_decoder(cell, expect)
     names = name_classes(cell)
     served: SubModels = BatchedEnsemble(models) if isinstance(models, Ensemble) else models
-    guard = Guard(served, cell.code, decoder, inspection, threshold, cell.threat, names, _is_certifiable(cell))
+    guard = Guard(served, cell.code, decoder, inspection, threshold, cell.threat, names, _is_certifiable(certificate))
     examiner = make_examiner(cell, expect, decoder, threshold=guard.threshold)
     # Kernels compile now, not at the first request.
     guard.predict(kind.stack([kind.blank()]))
-    return GuardedRun(cell, guard, kind, examiner, _hang_gallery(cell, guard), _write_card(cell, guard, kind))
+    card = _write_card(cell, guard, kind) | {"certificate_card": certificate is not None}
+    return GuardedRun(cell, guard, kind, examiner, _hang_gallery(cell, guard), card, certificate)
 
 
 def name_classes(cell: Cell) -> tuple[str, ...] | None:
@@ -141,10 +147,9 @@ def make_examiner(cell: Cell, expect: int | None = None, decoder: Decoder | None
     )
 
 
-def _is_certifiable(cell: Cell) -> bool:
+def _is_certifiable(card: Card | None) -> bool:
     """Whether something may be certified of the decoder: not where the card of the folder leaves it out."""
-    file = cell.folder.card_file
-    return not file.is_file() or any(said.property == "undo" for said in Card.load(file).guarantees)
+    return card is None or any(said.property == "undo" for said in card.guarantees)
 
 
 def _hang_gallery(cell: Cell, guard: Guard) -> tuple[dict[str, Any], ...]:
@@ -171,7 +176,7 @@ def _describe(pictures: Sequence[Any] | None, group: SimulatedAttack | None, gua
 
 
 def _write_card(cell: Cell, guard: Guard, kind: InputKind) -> dict[str, Any]:
-    code, file = cell.code, cell.folder.card_file
+    code = cell.code
     return guard.inspection.to_json() | {
         "matrix": code.matrix.astype(int).tolist(),
         "user_names": [code.user_name(user) for user in range(code.n_users)],
@@ -185,8 +190,6 @@ def _write_card(cell: Cell, guard: Guard, kind: InputKind) -> dict[str, Any]:
         "decoder": cell.decoding.name,
         "threshold": guard.threshold,
         "expected_attackers": len(getattr(guard.decoder, "attackers_prior", ((),))) - 1,
-        "certificate_card": file.is_file(),
-        "warnings": list(Card.load(file).warnings) if file.is_file() else [],
         "simulated_attackers": [
             {"users": list(group.names), "target": guard.name_class(group.target)} for group in cell.groups
         ],

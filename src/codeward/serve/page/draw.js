@@ -35,14 +35,35 @@ function bar(className, share, mark) {
   return className ? make("div", { class: className, "aria-hidden": "true" }, track) : track;
 }
 
+// Who may be behind it: every explanation that fits nearly as well, and who is in all of them.
+function explain(verdict) {
+  const sure = verdict.suspects.map((suspect) => suspect.user);
+  const sets = verdict.suspect_sets;
+  if (!sets.length) return [make("p", {}, "No set of users explains it.")];
+  if (sets.length === 1 && !verdict.more_sets) return [make("p", {}, `Most probably planted by ${users(sets[0])}.`)];
+  const more = verdict.more_sets ? ` (${verdict.more_sets} more are not listed)` : "";
+  const named = sure.length ? `All of them have ${users(sure)} in common.` : "They have nobody in common, so nobody is named.";
+  return [make("p", {}, `${sets.length + verdict.more_sets} explanations fit about equally well${more}. ${named}`),
+    make("ul", { class: "sets" }, sets.map((set) => make("li", {}, set.length ? users(set) : "nobody")))];
+}
+
+export function drawSeveral(place, verdicts, pick) {
+  const alarms = verdicts.filter((verdict) => verdict.flagged).length;
+  const buttons = verdicts.map((verdict, index) => make("li", {}, make("button", { type: "button", class: verdict.flagged ? "button alarm" : "button", "aria-pressed": String(index === 0),
+    onclick: (event) => { for (const other of place.querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === event.currentTarget)); pick(index); } },
+    `${index + 1}: ${verdict.label}${verdict.flagged ? " (alarm)" : ""}`)));
+  place.replaceChildren(make("h2", {}, `${verdicts.length} inputs, ${alarms} ${alarms === 1 ? "alarm" : "alarms"}`), make("ul", { class: "rows" }, buttons));
+  place.hidden = false;
+}
+
 export function drawVerdict(place, verdict, card, source) {
   const flagged = verdict.flagged;
   const stamp = flagged ? "Triggered input" : "No alarm";
-  const suspects = verdict.suspects.map((suspect) => suspect.user);
   const facts = [];
   if (flagged) {
     facts.push(make("p", { class: "answer" }, "Most probable true label: ", make("b", {}, verdict.label)));
-    facts.push(make("p", {}, `The trigger aims at ${verdict.target}. `, suspects.length ? `Most probably planted by ${users(suspects)}.` : "No set of users explains it."));
+    if (verdict.target !== null) facts.push(make("p", {}, `The trigger aims at ${verdict.target}.`));
+    facts.push(...explain(verdict));
   } else {
     facts.push(make("p", { class: "answer" }, "Label: ", make("b", {}, verdict.label)));
   }
@@ -52,7 +73,8 @@ export function drawVerdict(place, verdict, card, source) {
   place.replaceChildren(
     make("h2", {}, "Verdict"),
     make("div", { class: "sum" },
-      make("img", { src: source.picture, alt: `The input: ${source.name}` }),
+      source.picture ? make("img", { src: source.picture, alt: `The input: ${source.name}` })
+        : make("dl", { class: "values", tabindex: "0", "aria-label": "The input" }, Object.entries(source.values || {}).map(([name, value]) => [make("dt", {}, name), make("dd", {}, value === null || value === "" ? "missing" : value)])),
       make("div", {},
         make("p", { class: flagged ? "stamp alarm" : "stamp calm" }, make("span", { "aria-hidden": "true" }, flagged ? "▲" : "✓"), stamp),
         facts, gauge,
@@ -84,16 +106,16 @@ export function drawGrid(card, verdict = null) {
     return make("tr", { class: hit.has(model) ? "hit" : null }, make("th", { scope: "row" }, make("span", { class: "long" }, "model "), card.model_names[model]), vote, cells);
   });
   const name = verdict ? "Votes over the code matrix: one row a model, one column a user" : "The code matrix: one row a model, one column a user";
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, make("table", { class: "grid" }, make("thead", {}, head), make("tbody", {}, rows)));
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, make("table", { class: card.user_names.some((name) => name.length > 4) ? "grid tall" : "grid" }, make("thead", {}, head), make("tbody", {}, rows)));
 }
 
 export function drawVotes(place, verdict, card) {
   const against = verdict.votes.filter((vote) => vote !== verdict.label).length;
   const says = verdict.votes.length - against;
   let text = `${says} of ${verdict.votes.length} models say ${verdict.label}.`;
-  if (verdict.flagged && verdict.suspects.length) {
+  if (verdict.flagged && verdict.suspect_sets.length) {
     const inside = verdict.hit_models.filter((model) => verdict.votes[model] === verdict.target).length;
-    text += ` Of the ${verdict.hit_models.length} that learned from ${users(verdict.suspects.map((suspect) => suspect.user))}, ${inside} say ${verdict.target}.`;
+    text += ` Of the ${verdict.hit_models.length} that learned from ${users(verdict.suspect_sets[0])}, ${inside} say ${verdict.target}.`;
   }
   const entry = (kind, label) => make("li", {}, make("i", { class: kind, "aria-hidden": "true" }), label);
   const entries = [entry("one", "learns from the user")];
@@ -155,18 +177,51 @@ export function drawEvidence(place, cases) {
   }));
 }
 
-export function drawIncidents(place, incidents, seen) {
+export function drawIncidents(place, incidents, seen, open) {
   if (!incidents.length) return place.replaceChildren(make("p", { class: "empty" }, "None so far. An input whose attack probability passes the threshold is listed here as soon as it is recorded."));
+  const suspected = (found) => found.suspects.join(", ") || (found.suspect_sets.length ? `one of ${found.suspect_sets.length + found.more_sets} sets` : "none");
   const rows = incidents.map((found) => found.damage ? make("tr", {}, make("th", { scope: "row" }, `#${found.id}`), make("td", { colspan: 6 }, `damaged: ${found.damage}`)) : make("tr", { class: found.id > seen ? "fresh" : null },
-    make("th", { scope: "row" }, `#${found.id}`),
+    make("th", { scope: "row" }, make("button", { type: "button", class: "open-incident", title: `open incident ${found.id}`, onclick: () => open(found) }, `#${found.id}`)),
     make("td", {}, make("time", { datetime: found.time }, new Date(found.time).toLocaleString())),
     make("td", { "data-name": "attack" }, percent(found.attack_probability)),
-    make("td", { "data-name": "target" }, found.target < 0 ? "none" : found.target),
+    make("td", { "data-name": "target" }, found.target === -1 ? "none" : found.target),
     make("td", { "data-name": "label" }, found.label),
-    make("td", { "data-name": "suspects" }, found.suspects.join(", ") || "none"),
+    make("td", { "data-name": "suspects" }, suspected(found)),
     make("td", { class: "code", title: found.digest }, found.digest.slice(0, 12))));
   const head = ["Incident", "Time", "Attack probability", "Target", "Decoded label", "Suspects", "Input (SHA-256)"].map((name) => make("th", { scope: "col" }, name));
   place.replaceChildren(make("table", { class: "list" }, make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows)));
+}
+
+export function drawIncident(place, found, card, evidence) {
+  const columns = new Map(card.user_names.map((name, column) => [name, column]));
+  const best = (found.suspect_sets[0] || []).map((name) => columns.get(name));
+  const verdict = { ...found, flagged: true, suspects: found.suspects.map((user) => ({ user, column: columns.get(user) })),
+    hit_models: card.matrix.flatMap((row, model) => (best.some((column) => row[column]) ? [model] : [])) };
+  const votes = make("section"), suspects = make("section"), known = make("div");
+  drawVotes(votes, verdict, card);
+  drawSuspects(suspects, verdict, card);
+  drawEvidence(known, evidence.filter((item) => item.target === found.target));
+  place.replaceChildren(
+    make("h2", { id: "incident-title" }, `Incident ${found.id}`),
+    make("p", {}, make("time", { datetime: found.time }, new Date(found.time).toLocaleString()), `: attack probability ${percent(found.attack_probability)}; target ${found.target === -1 ? "none" : found.target}, decoded label ${found.label}.`),
+    ...explain(verdict), votes, suspects,
+    make("h2", {}, "All incidents of this target together"), known,
+    make("p", { class: "hint code" }, `SHA-256 of the input: ${found.digest}`));
+}
+
+// The certificate card of the folder, as card.json has it.
+export function drawCertificate(place, told, linked) {
+  const count = (share) => (share ? `${percent(share.of ? share.count / share.of : 0)} (${share.count} of ${share.of})` : "none");
+  const fact = (name, value) => [make("dt", {}, name), make("dd", {}, value)];
+  const curves = told.certified.map((curve) => fact(`Certified accuracy, ${curve.decoder}, ${curve.threat}`, Object.entries(curve.attackers).map(([k, share]) => `k = ${k}: ${count(share)}`).join("; ")));
+  place.replaceChildren(
+    make("h2", {}, "Certificate card"),
+    told.warnings.map((text) => make("p", { class: "trouble" }, text)),
+    make("dl", { class: "facts" }, fact("Accuracy, clean test inputs", count(told.accuracy)), fact("False alarms, the same", count(told.false_alarms)), curves),
+    make("ul", { class: "sets" }, told.guarantees.map((said) => make("li", {}, `${said.threat}: ${said.sentence}`))),
+    make("details", {}, make("summary", {}, "What this rests on"), make("dl", { class: "words" }, Object.entries(told.assumed).map(([name, text]) => fact(name, text)))),
+    linked ? make("p", { class: "hint" }, make("a", { href: "/card" }, "The card as a page of its own")) : null);
+  place.hidden = false;
 }
 
 export function drawCard(place, card) {
@@ -189,6 +244,7 @@ export function drawCard(place, card) {
       fact("Users", card.users),
       fact("A model learns from", `at least ${card.row_weight} users (${percent(card.utilization)})`),
       card.construction ? fact("Construction", card.construction) : [],
+      fact("Decoder", card.decoder),
       fact("Decoder expects", `up to ${card.expected_attackers} ${card.expected_attackers === 1 ? "attacker" : "attackers"}; alarm above ${percent(card.threshold)}`),
       fact("Models served", make("span", { class: "code" }, card.run)),
       fact("Code digest", make("span", { class: "code" }, card.digest.slice(0, 16)))),
