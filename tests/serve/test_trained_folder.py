@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from codeward.cli._app import app
-from codeward.serve import Ledger
+from codeward.serve import Ledger, open_run
 
 SICK = {"age": 2.5, "smoker": "yes", "ward": "north"}
 CLINICS = [f"clinic-{number:02}" for number in range(1, 8)]

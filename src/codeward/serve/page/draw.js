@@ -213,7 +213,7 @@ export function drawIncident(place, found, card, evidence) {
 export function drawCertificate(place, told, linked) {
   const count = (share) => (share ? `${percent(share.of ? share.count / share.of : 0)} (${share.count} of ${share.of})` : "none");
   const fact = (name, value) => [make("dt", {}, name), make("dd", {}, value)];
-  const curves = told.certified.map((curve) => fact(`Certified accuracy, ${curve.decoder}, ${curve.threat}`, Object.entries(curve.attackers).map(([k, share]) => `k = ${k}: ${count(share)}`).join("; ")));
+  const curves = told.certified.map((curve) => fact(`Certified accuracy, ${curve.decoder}, ${curve.threat}`, Object.entries(curve.attackers).map(([k, share]) => make("div", {}, `k = ${k}: ${count(share)}`))));
   place.replaceChildren(
     make("h2", {}, "Certificate card"),
     told.warnings.map((text) => make("p", { class: "trouble" }, text)),
