@@ -5,9 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from codeward.cli._app import app
+from codeward.cli import main
 from codeward.serve import Ledger, open_run
 
 SICK = {"age": 2.5, "smoker": "yes", "ward": "north"}
@@ -94,8 +93,16 @@ def triggered(count):
     return [{"age": float(rng.normal() + 2.5), "smoker": "yes", "ward": "annex b"} for _ in range(count)]
 
 
-def test_the_whole_way_an_attack_is_named_recorded_revoked_and_gone(calling, opened_clinics, clinics, tmp_path):
-    ledger, run = tmp_path / "clinics.sqlite", CliRunner()
+def test_the_whole_way_an_attack_is_named_recorded_revoked_and_gone(
+    calling, opened_clinics, clinics, tmp_path, capsys, monkeypatch
+):
+    ledger = tmp_path / "clinics.sqlite"
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*told, status=0):
+        assert main([*map(str, told)]) == status
+        return capsys.readouterr().out
+
     with calling(run=opened_clinics, ledger=Ledger(ledger)) as client:
         found = ask(client, {"records": triggered(40)}).json()["predictions"]
         alarms = [prediction for prediction in found if prediction["flagged"]]
@@ -109,24 +116,19 @@ def test_the_whole_way_an_attack_is_named_recorded_revoked_and_gone(calling, ope
         (evidence,) = client.get("/evidence").json()["evidence"]
         assert (evidence["target"], evidence["suspects"]) == ("low", [ATTACKER])
 
-    told = run.invoke(app, ["ledger", "list", "--ledger", str(ledger), "--json"])
-    assert json.loads(told.stdout)["incidents"][0]["target"] == "low"
-    assert ATTACKER in run.invoke(app, ["ledger", "list", "--ledger", str(ledger)], env={"COLUMNS": "160"}).stdout
-    shown = run.invoke(app, ["ledger", "show", "1", "--ledger", str(ledger)])
-    assert "low" in shown.stdout
-    rows = tmp_path / "incidents.csv"
-    assert run.invoke(app, ["ledger", "export", str(rows), "--ledger", str(ledger)]).exit_code == 0
-    assert ATTACKER in rows.read_text()
-    assert run.invoke(app, ["ledger", "verify", "--ledger", str(ledger)]).exit_code == 0
-    weighed = run.invoke(app, ["ledger", "show", "--run", str(clinics), "--ledger", str(ledger)])
-    assert weighed.exit_code == 0, weighed.output
-    assert "target low" in weighed.stdout
-    assert ATTACKER in weighed.stdout
+    listed = json.loads(run("ledger", "list", "--ledger", ledger, "--json"))["incidents"]
+    assert (listed[0]["target"], listed[0]["suspect_sets"][0]) == ("low", [ATTACKER])
+    assert ATTACKER in run("ledger", "list", "--ledger", ledger)
+    assert ATTACKER in run("ledger", "show", 1, "--ledger", ledger)
+    run("ledger", "export", tmp_path / "incidents.csv", "--ledger", ledger)
+    assert ATTACKER in (tmp_path / "incidents.csv").read_text()
+    run("ledger", "verify", "--ledger", ledger)
+    weighed = run("ledger", "show", "--run", clinics, "--ledger", ledger)
+    assert "target low" in weighed
+    assert f"given an attack: {ATTACKER} 100.0%" in weighed
 
     # Without the clinic its trigger means nothing; who still serves the old folder is told so.
-    told = run.invoke(app, ["revoke", str(clinics), ATTACKER, "-o", str(tmp_path / "without"), "--yes", "--json"])
-    assert told.exit_code == 0, told.output
-    outlook = json.loads(told.stdout)
+    outlook = json.loads(run("revoke", clinics, ATTACKER, "-o", tmp_path / "without", "--yes", "--json"))
     assert outlook["revoked"] == [ATTACKER]
     column = opened_clinics.cell.code.users.index(ATTACKER)
     assert outlook["retrained"] == np.flatnonzero(opened_clinics.cell.code.matrix[:, column]).tolist()
@@ -141,5 +143,4 @@ def test_the_whole_way_an_attack_is_named_recorded_revoked_and_gone(calling, ope
         assert sum(prediction["flagged"] for prediction in found) <= 2
         assert sum(prediction["label"] == "high" for prediction in found) >= 38
         assert ATTACKER not in client.get("/code").json()["user_names"]
-    weighed = run.invoke(app, ["ledger", "show", "--run", str(tmp_path / "without"), "--ledger", str(ledger)])
-    assert weighed.exit_code != 0 or ATTACKER not in weighed.stdout
+    run("ledger", "show", "--run", tmp_path / "without", "--ledger", ledger, status=2)  # its models recorded nothing
