@@ -125,7 +125,7 @@ def test_the_whole_way_an_attack_is_named_recorded_revoked_and_gone(
     run("ledger", "verify", "--ledger", ledger)
     weighed = run("ledger", "show", "--run", clinics, "--ledger", ledger)
     assert "target low" in weighed
-    assert f"given an attack: {ATTACKER} 100.0%" in weighed
+    assert f"given an attack: {ATTACKER} " in weighed
 
     # Without the clinic its trigger means nothing; who still serves the old folder is told so.
     outlook = json.loads(run("revoke", clinics, ATTACKER, "-o", tmp_path / "without", "--yes", "--json"))
