@@ -76,9 +76,18 @@ def _count_rate(run: GridRun, attackers: int, rate: float, field: str) -> Found:
     return _take([row[field] for _, row in rows]), [repeat for repeat, _ in rows]
 
 
+def _count_calibrated(run: GridRun, attackers: int, figure: str = "right", inputs: str = "all") -> Found:
+    """Right labels or alarms of the run's own decoder: on clean inputs, or on the triggered ones of every group."""
+    records = [record for record in list_records(run, attackers) if "decoder" in record["figures"]]
+    parts = [record["figures"]["decoder"] for record in records]
+    found = [group[inputs] for part in parts for group in part["groups"]] if attackers else [p["clean"] for p in parts]
+    return _take([share[figure] for share in found]), [record["repeat"] for record in records]
+
+
 #: Ways to compute a figure, by name.
 HOW: dict[str, Callable[..., Found]] = {
     "accuracy": _count_accuracy,
+    "calibrated": _count_calibrated,
     "success": _count_success,
     "names": _count_names,
     "certified": _count_certified,
@@ -205,8 +214,10 @@ def load_claims(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _count_cells(grid: Grid, study: str, dataset: str, part: str) -> dict[str, Any]:
+    """Count the cells of the paper's recipe."""
     runs = {run.path: run for run in grid.runs}
-    plan = {path: config for path, config in grid.plans[study].items() if config.dataset == dataset}
+    known = grid.plans[study].items()
+    plan = {path: c for path, c in known if c.dataset == dataset and c.training.recipe == "paper"}
     there = sum(len(find_cells(runs.get(path), config)) for path, config in plan.items())
     planned = sum(config.repeats * len(config.attack.attackers) for config in plan.values())
     return {"value": there if part == "there" else planned, "of": f"{planned:,} cells", "cells": f"{study}, {dataset}"}

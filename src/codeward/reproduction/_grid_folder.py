@@ -161,7 +161,10 @@ def drop_scores(folder: str | os.PathLike[str], setting: str) -> None:
                 if any(given.scores is not None for given in parts.values()):
                     about = {key: value for key, value in cell.about.items() if key not in ("format", "digests")}
                     cell.save_votes({name: VoteSet(v.votes, v.labels) for name, v in parts.items()}, about)
-                place.gallery(cell.repeat, cell.n_attackers).unlink(missing_ok=True)
+                picture = place.gallery(cell.repeat, cell.n_attackers)
+                picture.unlink(missing_ok=True)
+                if picture.parent.is_dir() and not any(picture.parent.iterdir()):
+                    picture.parent.rmdir()
 
 
 def read_picture(place: RunFolder) -> str | None:
