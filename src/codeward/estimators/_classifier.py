@@ -21,6 +21,7 @@ from codeward.decoding import (
     ALARM,
     Decoded,
     Decoder,
+    VoteSet,
     estimate_confusion,
 )
 from codeward.estimators._decisions import DecoderFactory, build_decoder, default_threat, share_labels
@@ -34,6 +35,7 @@ from codeward.estimators._ownership import (
     match_columns,
     read_groups,
 )
+from codeward.estimators._saved_classifier import SavedClassifier, describe_inputs
 from codeward.estimators._trainers import Trainer, choose_trainer, place_labels
 
 _log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class _Pass:
         return self.decoder.decode(self.votes)
 
 
-class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier of m sub-models, each fitted on the users that one row of a code selects; their votes are decoded.
 
     Guarantee: with ``guarantee="correct"`` (BCC, Proposition 2 of docs/theory.md), when at most ``n_attackers`` users
@@ -185,6 +187,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         trainer = self._trainer()
         self._check_parameters()
         X = trainer.check_inputs(self, X, reset=True)
+        self.schema_ = describe_inputs(X)
         self.classes_, labels = trainer.check_labels(self, X, y)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -208,6 +211,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             votes = trainer.vote(self.estimators_, _take(X, chosen), self.classes_)
             # Held-out samples validate every model, training samples only models that never saw them.
             validates = ~self.code_.matrix | division.held_out
+            self.validation_ = VoteSet(votes, labels[chosen])
             owners, n_classes = ownership.owners[chosen], self.classes_.size
             self.confusion_ = estimate_from_users(votes, labels[chosen], owners, validates, self.n_attackers, n_classes)
         self.decoder_ = build_decoder(self.decoder, self.code_, self.confusion_, int(self.n_attackers))
@@ -324,7 +328,8 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _trainer(self) -> Trainer:
-        return choose_trainer(self.estimator, self.n_jobs)
+        opened: Trainer | None = getattr(self, "_opened", None)
+        return opened or choose_trainer(self.estimator, self.n_jobs)
 
     def _pass(self, X: Any) -> _Pass:
         """Let the sub-models vote on the inputs, unless the last question was about the same."""
@@ -369,6 +374,7 @@ class CodedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("validation: expected a pair (X, y) of trusted clean samples")
         labels = place_labels(validation[1], self.classes_, "validation")
         votes = trainer.vote(self.estimators_, trainer.check_inputs(self, validation[0]), self.classes_)
+        self.validation_ = VoteSet(votes, labels)
         return estimate_confusion(votes, labels, self.classes_.size)
 
 

@@ -27,7 +27,8 @@ def load_sub_models(cell: Cell) -> SubModels:
     try:
         if family == "tables":
             schema = Schema.from_json(cell.about.get("schema"), f"{cell.folder.path}: {cell.name}")
-            return load_tables(store, cell.keys, cell.class_names or (), schema)
+            form = "frame" if cell.about.get("inputs") == "frame" else "matrix"
+            return load_tables(store, cell.keys, cell.class_names or (), schema, form)
         if family == "heads":
             return _load_heads(cell, store)
         if family != "networks":

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
-from codeward.data import Schema
+from codeward.data import InputTable, Schema
 from codeward.estimators._kept_models import dump_model, load_model
 from codeward.estimators._model_choice import as_matrix
 
@@ -43,6 +43,8 @@ class TableModels:
         Content address of each model.
     trained : int
         How many of them were fitted now; the others were in the store.
+    form : {"matrix", "frame"}
+        What the models were fitted on: rows of values, or a data frame, whose columns they may select by name.
 
     Examples
     --------
@@ -59,6 +61,7 @@ class TableModels:
     schema: Schema
     keys: tuple[str, ...]
     trained: int = 0
+    form: str = "matrix"
 
     @property
     def n_models(self) -> int:
@@ -72,7 +75,7 @@ class TableModels:
 
     def votes(self, inputs: Any) -> NDArray[np.int64]:
         """Return each model's class for each input, shape (N, m)."""
-        rows = as_matrix(inputs, self.schema)
+        rows = self._arrange(inputs)
         place = {name: number for number, name in enumerate(self.class_names)}
         with _one_thread():
             said = [model.predict(rows) if len(rows) else [] for model in self.models]
@@ -85,7 +88,7 @@ class TableModels:
         """Return log-probabilities of the classes, shape (N, m, c); None when a model gives labels only."""
         if not all(hasattr(model, "predict_proba") for model in self.models):
             return None
-        rows = as_matrix(inputs, self.schema)
+        rows = self._arrange(inputs)
         place = {name: number for number, name in enumerate(self.class_names)}
         shares = np.full((len(rows), self.n_models, self.n_classes), _NEVER)
         with _one_thread():
@@ -94,6 +97,13 @@ class TableModels:
                 shares[:, number, columns] = np.maximum(np.nan_to_num(model.predict_proba(rows)), _NEVER)
         scores: NDArray[np.float32] = np.log(shares).astype(np.float32)
         return scores
+
+    def _arrange(self, inputs: Any) -> Any:
+        if self.form == "frame" and isinstance(inputs, InputTable):
+            from pandas import DataFrame
+
+            return DataFrame(dict(inputs.columns))
+        return as_matrix(inputs, self.schema)
 
 
 def train_tables(
@@ -165,7 +175,9 @@ def train_tables(
     return TableModels(tuple(models), class_names, schema, tuple(keys), trained)
 
 
-def load_tables(store: "ModelStore", keys: Sequence[str], class_names: tuple[str, ...], schema: Schema) -> TableModels:
+def load_tables(
+    store: "ModelStore", keys: Sequence[str], class_names: tuple[str, ...], schema: Schema, form: str = "matrix"
+) -> TableModels:
     """Return fitted models of a store; one that is missing or damaged is an `InputError`."""
     models = []
     for key in keys:
@@ -177,7 +189,7 @@ def load_tables(store: "ModelStore", keys: Sequence[str], class_names: tuple[str
         if not hasattr(model, "predict") or strange:
             raise InputError(f"{store.root}: model {key[:12]} is of other classes")
         models.append(model)
-    return TableModels(tuple(models), class_names, schema, tuple(keys))
+    return TableModels(tuple(models), class_names, schema, tuple(keys), form=form)
 
 
 def _fit(estimator: Any, rows: Any, labels: NDArray[Any], plan: "ModelPlan") -> Any:

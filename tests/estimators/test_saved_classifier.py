@@ -1,0 +1,75 @@
+"""A fitted classifier as a folder and back."""
+
+import numpy as np
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.tree import DecisionTreeClassifier
+
+from codeward import CodedClassifier
+from codeward._errors import InputError
+from codeward.estimators import plan_training, train_guarded
+from codeward.runs import Card, TrainConfig, find_cell
+
+
+@pytest.fixture
+def numbers():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 3))
+    return X, np.where(X[:, 0] > 0, "yes", "no"), np.array([f"u{place % 6}" for place in range(240)])
+
+
+@pytest.mark.parametrize("decoder", ["bayes", "plurality", "consensus"])
+def test_what_was_saved_answers_as_before(numbers, tmp_path, decoder):
+    X, y, users = numbers
+    guard = CodedClassifier(DecisionTreeClassifier(), decoder=decoder, random_state=0).fit(X, y, groups=users)
+    card = guard.save(tmp_path / "run")
+    assert Card.load(tmp_path / "run" / "card.json") == card
+    again = CodedClassifier.load(tmp_path / "run")
+    np.testing.assert_array_equal(again.votes(X), guard.votes(X))
+    np.testing.assert_array_equal(again.predict(X), guard.predict(X))
+    np.testing.assert_array_equal(again.certify(X[:20]), guard.certify(X[:20]))
+    np.testing.assert_allclose(again.attack_proba(X), guard.attack_proba(X))
+    assert again.suspects(X) == guard.suspects(X)
+    assert again.users_.tolist() == [f"u{number}" for number in range(6)]
+    assert find_cell(tmp_path / "run").class_names == ("no", "yes")
+
+
+def test_a_data_frame_with_columns_selected_by_name(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(1)
+    frame = pandas.DataFrame({"age": rng.normal(size=200), "city": rng.choice(["Ulm", "Bonn"], 200)})
+    y = ((frame["age"] > 0) ^ (frame["city"] == "Ulm")).astype(int)
+    model = make_pipeline(
+        make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["city"]), remainder="passthrough"),
+        DecisionTreeClassifier(),
+    )
+    guard = CodedClassifier(model, random_state=0).fit(frame, y, groups=np.arange(200) % 5)
+    guard.save(tmp_path)
+    again = CodedClassifier.load(tmp_path)
+    np.testing.assert_array_equal(again.predict(frame), guard.predict(frame))
+    assert again.classes_.tolist() == [0, 1]
+
+
+def test_what_cannot_be_kept_is_said(numbers, tmp_path):
+    X, y, users = numbers
+
+    def make(code, confusion):
+        from codeward import BayesDecoder
+
+        return BayesDecoder(code, confusion)
+
+    guard = CodedClassifier(LogisticRegression(), decoder=make, random_state=0).fit(X, y, groups=users)
+    with pytest.raises(InputError, match="a function cannot be kept"):
+        guard.save(tmp_path)
+
+
+def test_a_trained_folder_opens_as_a_classifier(numbers, tmp_path):
+    X, y, users = numbers
+    config = TrainConfig(dataset="own", attack={"attackers": [0]}, code={"attackers": 1}, train={"model": "logistic"})
+    cell, _, _ = train_guarded(plan_training(config, (X, y, users)), tmp_path)
+    guard = CodedClassifier.load(tmp_path)
+    assert (guard.predict(X) == y).mean() > 0.9
+    assert guard.code_ == cell.code
