@@ -57,10 +57,10 @@ def test_where_all_models_agree_one_user_is_named_while_the_decoder_says_nobody(
     decoder = BayesDecoder(code, confusion)
     votes = np.full((1, code.n_models), 4)
     assert name_attackers(decoder, votes) == [(0,)]
-    assert decoder.decode(votes).suspects[0] == ()
+    assert decoder.decode(votes).best_set[0] == ()
     # Told that somebody attacks, the sum over labels speaks for two who reach every model.
     told = BayesDecoder(code, confusion, attackers_prior=(0, 1 / 3, 1 / 3, 1 / 3)).decode(votes)
-    assert len(told.suspects[0]) == 2
+    assert len(told.best_set[0]) == 2
 
 
 def test_a_certain_attack_and_one_that_never_works_are_limits_without_warnings():

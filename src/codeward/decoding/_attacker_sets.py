@@ -338,7 +338,7 @@ def _comes_before(users: NDArray[np.int64], one: int, other: int) -> bool:
     """Whether a set (padded with -1 behind) has fewer users than another, or as many and lower ones."""
     fewer = 0
     for k in range(users.shape[1]):
-        fewer += (users[one, k] < 0) - (users[other, k] < 0)
+        fewer += int(users[one, k] < 0) - int(users[other, k] < 0)
     if fewer:
         return fewer > 0
     for k in range(users.shape[1]):
