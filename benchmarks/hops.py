@@ -26,7 +26,7 @@ import numpy as np
 import codeward
 
 _ROOT = str(Path(codeward.__file__).parent) + os.sep
-#: A run small enough to trace: the designer's code, one epoch.
+#: A run small enough to trace: the default code and decoder, one epoch.
 _RUN = ["--set", "training.epochs=1", "--set", "attack.attackers=[0,1]", "--quiet"]
 
 

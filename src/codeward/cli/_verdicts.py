@@ -174,6 +174,7 @@ class Summary:
                 "accuracy": self.right / self.counted if self.counted else None,
                 "accuracy_inputs": self.counted,
                 "neglected": self.neglected,
+                "guarantee": _state_guarantee(self.code),
                 "suspects": [{"user": self.code.user_name(user), "alarms": count} for user, count in top],
                 "several_explanations": sum(self.unsure.values()),
                 "output": None if output is None else str(output),
@@ -201,6 +202,15 @@ class Summary:
             table.add_row("suspect", f"{self.code.user_name(user)}: {count:,} of {self.alarms:,} alarms")
         for sets, count in sorted(self.unsure.items(), key=lambda item: (-item[1], item[0]))[:ALTERNATIVES]:
             table.add_row("one of these", f"{self._list(sets)}: {count:,} of {self.alarms:,} alarms")
+        table.add_row("guarantee", _state_guarantee(self.code))
         if output is not None:
             table.add_row("written", str(output))
         Console().print(table)
+
+
+def _state_guarantee(code: Code) -> str:
+    """Say what the code guarantees, whatever the votes."""
+    from codeward.codes import inspect
+    from codeward.runs import state_guarantees, sum_up_guarantees
+
+    return sum_up_guarantees(state_guarantees(inspect(code)))
