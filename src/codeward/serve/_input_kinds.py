@@ -57,18 +57,20 @@ class InputKind(Protocol):
 
 @dataclass(frozen=True)
 class ImageKind:
-    """Images on the 0..1 scale, float32 of one shape (C, H, W)."""
+    """Images on the 0..1 scale, float32 of one shape (C, H, W); ``pixels``: the models take them as uint8, 0..255."""
 
     shape: Shape
+    pixels: bool = False
     kind: str = "image"
 
     def read(self, body: bytes, content_type: str, limits: Limits, convert: bool) -> list[Any]:
         """Return the images of a body."""
         return list(read_images(body, content_type, self.shape, limits, convert))
 
-    def stack(self, items: Sequence[Any]) -> NDArray[np.float32]:
+    def stack(self, items: Sequence[Any]) -> NDArray[Any]:
         """Return an array (N, C, H, W)."""
-        return np.stack(items)
+        images = np.stack(items)
+        return np.rint(images * 255).astype(np.uint8) if self.pixels else images
 
     def digest(self, item: NDArray[np.float32]) -> str:
         """Return the digest of a picture: all formats agree."""

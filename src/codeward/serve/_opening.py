@@ -1,6 +1,7 @@
 """From a run folder to everything the endpoint serves; no data set is read and nobody's attack is simulated."""
 
 import base64
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -80,10 +81,14 @@ def open_run(
     cell = find_cell(folder, repeat, n_attackers)
     file = cell.folder.card_file
     certificate = Card.load(file) if file.is_file() else None
-    inspection, models = inspect(cell.code), load_sub_models(cell)
+    inspection, models = inspect(cell.code), _load(cell)
     schema = cell.about.get("schema")
     told = None if schema is None else Schema.from_json(schema, f"{folder}: {cell.name}")
-    kind: InputKind = RecordKind(told) if told is not None and told.kind != "image" else ImageKind(cell.shape)
+    kind: InputKind
+    if told is None or told.kind == "image":
+        kind = ImageKind(cell.shape, pixels=not isinstance(models, Ensemble))
+    else:
+        kind = RecordKind(told)
     decoder = make_decoder(cell, expect)
     names = name_classes(cell)
     served: SubModels = BatchedEnsemble(models) if isinstance(models, Ensemble) else models
@@ -93,6 +98,17 @@ def open_run(
     guard.predict(kind.stack([kind.blank()]))
     card = _write_card(cell, guard, kind) | {"certificate_card": certificate is not None}
     return GuardedRun(cell, guard, kind, examiner, _hang_gallery(cell, guard), card, certificate)
+
+
+def _load(cell: Cell) -> SubModels:
+    """Load the models; what is damaged is said once, by the error, not by a warning a model."""
+    log = logging.getLogger("codeward.training")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        return load_sub_models(cell)
+    finally:
+        log.setLevel(level)
 
 
 def name_classes(cell: Cell) -> tuple[str, ...] | None:
@@ -153,7 +169,10 @@ def _is_certifiable(card: Card | None) -> bool:
 
 
 def _hang_gallery(cell: Cell, guard: Guard) -> tuple[dict[str, Any], ...]:
-    pictures = cell.gallery
+    try:
+        pictures = cell.gallery
+    except InputError as error:
+        raise InputError(f"{error}; delete that file: its pictures are for the page only") from error
     found = _describe(pictures.get("clean"), None, guard)
     for number, group in enumerate(cell.groups):
         found += _describe(pictures.get(name_triggered(number, len(cell.groups))), group, guard)
