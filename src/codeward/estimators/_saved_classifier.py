@@ -57,8 +57,13 @@ class OpenedModels:
         return self.models.votes(X)
 
 
-def describe_inputs(X: Any) -> Schema:
-    """Return the schema of checked inputs: columns of a data frame by their types, a vector of numbers, or images."""
+def describe_inputs(X: Any) -> Schema | None:
+    """Return the schema of checked inputs: columns of a data frame by their types, a vector of numbers, or images.
+
+    None where columns have no names that tell them apart: such a classifier answers, but is not kept.
+    """
+    if hasattr(X, "iloc") and len({str(name) for name in X.columns}) < len(X.columns):
+        return None
     if hasattr(X, "iloc"):
         numeric = {str(name): kind.kind in "biuf" for name, kind in X.dtypes.items() if hasattr(kind, "kind")}
         kinds = {name: "numeric" if numeric.get(str(name)) else "categorical" for name in X.columns}
@@ -77,7 +82,7 @@ class SavedClassifier:
     estimators_: Any
     users_: NDArray[Any]
     validation_: VoteSet
-    schema_: Schema
+    schema_: Schema | None
     users_hashed_: bool
     n_attackers: int
     decoder: Any
@@ -97,6 +102,10 @@ class SavedClassifier:
         """
         if not isinstance(self.decoder, str):
             raise InputError("decoder: a function cannot be kept; name one (bayes, plurality, consensus, groups)")
+        if self.schema_ is None:
+            raise InputError(
+                "two columns of the data frame have one name; only columns with names of their own are kept"
+            )
         code = self.code_
         if code.users is None:
             code = Code(code.matrix, users=[str(user) for user in self.users_.tolist()], construction=code.construction)
@@ -159,6 +168,7 @@ class SavedClassifier:
         """Write the sub-models; return what the folder says about them."""
         names = [str(name) for name in self.classes_.tolist()]
         told: dict[str, Any] = {"classes": len(names), "class_names": names, "groups": [], **describe_machine("cpu")}
+        assert self.schema_ is not None  # `save` looked
         told["schema"] = self.schema_.to_json()
         models = self.estimators_
         if isinstance(models, TableModels):
