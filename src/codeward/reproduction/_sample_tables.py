@@ -37,6 +37,10 @@ def certify_samples(study: SampleStudy, decoders: Sequence[str], progress: Progr
 
     A figure of k samples counts test inputs that are right and whose label no attack on k parts changes (*arbitrary*:
     models that learn from them may say anything), hence no k samples (Proposition 32 of docs/theory.md).
+
+    Examples
+    --------
+    See `vote_samples`.
     """
     bar, record = progress or silent(), study.load_record()
     missing = [name for name in decoders if name not in record["certified"]]
@@ -90,7 +94,13 @@ def half_certified(curve: Sequence[int], n_inputs: int) -> int | None:
 
 
 def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return one table a data set: a row a code and decoder, a column a number of samples."""
+    """Return one table a data set: a row a code and decoder, a column a number of samples.
+
+    Examples
+    --------
+    >>> tabulate_samples([])
+    []
+    """
     tables = []
     for dataset in dict.fromkeys(record["dataset"] for record in records):
         here = [record for record in records if record["dataset"] == dataset and record["certified"]]
@@ -126,12 +136,23 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 
 def load_sample_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the records of the studies in the folder ``samples`` of a grid folder, in the order of the table."""
+    """Return the records of the studies in the folder ``samples`` of a grid folder, in the order of the table.
+
+    Examples
+    --------
+    >>> load_sample_records("no/such/folder")
+    []
+    """
     return [study.load_record() for study in list_sample_studies(Path(folder, "samples"))]
 
 
 def plot_samples(records: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Draw share certified against samples, a panel a data set, a line a code and decoder; needs matplotlib."""
+    """Draw share certified against samples, a panel a data set, a line a code and decoder; needs matplotlib.
+
+    Examples
+    --------
+    >>> plot_samples([], "certified.svg")  # doctest: +SKIP
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

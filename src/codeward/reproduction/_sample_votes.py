@@ -174,7 +174,14 @@ def draw_lines(n_parts: int) -> Code:
 
 
 def choose_sample_training(study: SampleStudy, pair: "DatasetPair") -> "TrainingSettings":
-    """Return the modern recipe; what depends on an amount of data does on that of a model's own parts."""
+    """Return the modern recipe; what depends on an amount of data does on that of a model's own parts.
+
+    Examples
+    --------
+    >>> from codeward.data import load_dataset
+    >>> choose_sample_training(SampleStudy(Path("samples"), "digits", 5, "partition"), load_dataset("digits")).n_classes
+    10
+    """
     from codeward.training import choose_recipe
 
     base = choose_recipe(study.dataset)
@@ -193,6 +200,19 @@ def vote_samples(
     settings : TrainingSettings
         Fixed before the data are seen: what depends on their amount may depend on a model's own parts only.
     show_progress : bool
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.data import load_dataset
+    >>> from codeward.reproduction import certify_samples
+    >>> from codeward.training import TrainingSettings
+    >>> study = SampleStudy(Path(tempfile.mkdtemp()), "digits", 5, "partition")
+    >>> vote_samples(study, load_dataset("digits"), TrainingSettings(architecture="mlp", epochs=1))
+    >>> study.load_votes()[0].shape, study.load_record()["samples_a_model"]  # five models; fewest and most samples
+    ((539, 5), [237, 272])
+    >>> sorted(certify_samples(study, ["plurality"])["certified"])
+    ['plurality']
     """
     from codeward.data import hash_parts
     from codeward.runs import describe_machine
