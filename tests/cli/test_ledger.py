@@ -25,7 +25,9 @@ def run_folder(tmp_path):
         chance = np.where(rng.random(300) < 0.08, 0.6, 0.004)
         says = np.where(rng.random((300, 6)) < chance[:, None], wrong[:, None], labels[:, None])
         votes[inputs] = VoteSet(says, labels)
-    config = RunConfig.model_validate({"users": 16, "code": {"name": "g"}, "decoder": {"max_attackers": 1}})
+    config = RunConfig.model_validate(
+        {"users": 16, "code": {"name": "g"}, "decoder": {"name": "bayes", "max_attackers": 1}}
+    )
     cell = Cell(RunFolder(tmp_path / "run"), 0, 1)
     cell.folder.open(config)
     cell = cell.save_votes(votes, {"classes": 10, "training": {}, "groups": [], **describe_machine("cpu")})
@@ -40,7 +42,7 @@ def filled(run_folder):
     votes = np.repeat((3 + 1 + np.arange(12) % 9)[:, None] % 10, 6, axis=1)
     votes[:, CODE.column(13)] = 3
     digests = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(12)]
-    decoded = make_examiner(cell).decoder_.decode(votes)
+    decoded = make_examiner(cell).alarm_decoder_.decode(votes)
     found = find_incidents(decoded, votes, digests, CODE, cell.id)
     assert len(found) == 12
     with Ledger(run_folder / "ledger.sqlite") as ledger:
