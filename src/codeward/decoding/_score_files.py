@@ -30,6 +30,7 @@ def load_scores(path: str | os.PathLike[str]) -> VoteSet:
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> file = Path(tempfile.mkdtemp()) / "scores.pth"
     >>> save_scores(file, [[0, 1, 1]], [1], n_classes=2)
     >>> load_scores(file).votes
@@ -111,6 +112,7 @@ def save_scores(
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> file = Path(tempfile.mkdtemp()) / "scores.pth"
     >>> save_scores(file, [[0, 1, 1]], [1], n_classes=2)
     >>> load_scores(file).scores.shape

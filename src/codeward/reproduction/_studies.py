@@ -153,18 +153,23 @@ def plan_study(
     if smoke:
         common |= {**_SMOKE, "training": {**_SMOKE["training"], "recipe": recipe}}
         runs = {path: run for path, run in runs.items() if _is_smoke(path)}
+    sizes: dict[str, dict[str, Any]] = {}
     for path, run in runs.items():
-        most = run["users"] // run.get("attack", {}).get("groups", 1)
-        for size in attackers:
+        attack = run.get("attack", {})
+        most = run["users"] // attack.get("groups", 1)
+        # A run that has sizes of its own (everybody attacks alone) keeps those of them that were asked for.
+        asked = [size for size in dict.fromkeys(attackers) if size in attack.get("attackers", (size,))]
+        for size in asked:
             if not 0 <= size <= most:
                 raise InputError(f"--attackers {size}: {path} has room for 0 to {most}")
-    cells = {"attackers": tuple(dict.fromkeys(attackers))} if attackers else {}
+        if asked or not attackers:
+            sizes[path] = {**attack, **({"attackers": tuple(asked)} if attackers else {})}
     ending = "" if recipe == "paper" else f"-{recipe}"
     return {
         f"{common['dataset']}-{path.replace('/', f'{ending}/')}": RunConfig.model_validate(
-            {**common, **run, "attack": {**run.get("attack", {}), **cells}}
+            {**common, **runs[path], "attack": attack}
         )
-        for path, run in runs.items()
+        for path, attack in sizes.items()
     }
 
 

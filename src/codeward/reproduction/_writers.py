@@ -122,13 +122,15 @@ def show(samples: Samples) -> NDArray[np.uint8]:
 
 
 def make_writer_codes(n_users: int, folder: Path) -> dict[str, Code]:
-    """Return the codes of the study by name: partitions, Finite Aggregation's, and a tracking code where one is kept.
+    """Return the codes of the study by name: partitions, Finite Aggregation's, and tracking codes where some are kept.
+
+    Finite Aggregation's code has a part a user, so there must be at least as many users as it has parts.
 
     Examples
     --------
     >>> from pathlib import Path
     >>> list(make_writer_codes(60, Path("nowhere")))
-    ['partition-12', 'partition-50', 'partition-60', 'shifted-hash-50x2']
+    ['partition-12', 'partition-50', 'partition-60']
     """
     sizes = [size for size in PARTITIONS if size < n_users] + [n_users]
     codes = {f"partition-{size}": partition_code(n_users, size) for size in sizes}
