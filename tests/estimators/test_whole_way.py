@@ -84,6 +84,9 @@ def test_a_csv_with_names(tmp_path, capsys):
     assert max(map(len, card.to_text().splitlines())) <= 80
 
     # Revoked, its trigger means nothing, and what is certified is what the smaller code allows.
+    assert main(["report", str(folder), "--json"]) == 0
+    assert "the users&#39; data as they are" in (folder / "report.html").read_text()
+    capsys.readouterr()
     assert main(["revoke", str(folder), "clinic-04", "-o", str(tmp_path / "without"), "--yes", "--json"]) == 0
     told_of = json.loads(capsys.readouterr().out)
     after = find_cell(tmp_path / "without")

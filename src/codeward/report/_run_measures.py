@@ -125,3 +125,21 @@ def certify_promise(cells: Sequence[Cell]) -> Agreement | None:
     if not cell.has_votes or cell.decoding.name not in ("bayes", "groups"):
         return None
     return certify_kept(cell, cell.decoder())
+
+
+def describe_training(record: dict[str, Any]) -> str:
+    """Return the recipe: a network and its epochs, or the model that `codeward train` was given."""
+    trained, given = record["training"], record["config"].get("train") or {}
+    if "architecture" in trained:
+        return f"{trained['architecture']}, {trained['epochs']} epochs"
+    return str(
+        (given.get("backbone") and f"heads on {given['backbone']}") or given.get("model") or "chosen by the data"
+    )
+
+
+def describe_decoder(section: dict[str, Any]) -> str:
+    """Return the decoder of a configuration with what it assumes."""
+    name, many = section.get("name", "bayes"), f"up to {section['max_attackers']} attackers expected"
+    if name in ("bayes", "groups"):
+        return f"{name}, {many}, attack rate {section['attack_rate']:g}, success rate {section['success_rate']:g}"
+    return f"{name}, {many}, {section['false_alarm_rate']:.0%} false alarms"

@@ -12,7 +12,7 @@ from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._chart_builder import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc, make_point
 from codeward.report._picture import draw_code
-from codeward.report._run_measures import Detection
+from codeward.report._run_measures import Detection, describe_decoder, describe_training
 from codeward.report._table_builder import Share, Table, TableEntry, count_attackers, show_number, sum_up_shares
 from codeward.runs import ALARM, Cell, decoder_figures
 
@@ -34,16 +34,20 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
     config, hardware = record["config"], record.get("hardware", {})
     split, attack, decoder = config["split"], config["attack"], config["decoder"]
     wanted, there = len(attack["attackers"]) * config["repeats"], len(cells)
+    own = bool(config.get("train"))  # made by `codeward train`: nothing is simulated
     dates = sorted({str(cell.record.get("created", ""))[:10] for cell in cells})
     facts = {
-        "data set": f"{config['dataset']}, {code.n_users} users, {split['kind']} split"
+        "data set": f"{config['dataset']}, {code.n_users} users, "
+        + ("each with its own samples" if own else f"{split['kind']} split")
         + (f" (alpha {split['alpha']:g})" if split.get("alpha") is not None else ""),
         "code": f"{code.n_models} sub-models of at least {code.row_weight} users each"
         + (f"; {code.construction}" if code.construction else ""),
-        "attack": f"{attack['kind']} trigger, groups of attackers: {attack['groups']}, "
+        "attack": "none: the users' data as they are"
+        if own
+        else f"{attack['kind']} trigger, groups of attackers: {attack['groups']}, "
         f"{attack['fraction']:.0%} of an attacker's samples poisoned",
-        "training": f"{record['training']['architecture']}, {record['training']['epochs']} epochs",
-        "decoder": _describe_decoder(decoder),
+        "training": describe_training(record),
+        "decoder": describe_decoder(decoder),
         "seed, repeats": f"{record['seed']}, {config['repeats']}"
         + ("" if there == wanted else f" ({there} of {wanted} records are there: the run is not finished)"),
         "made": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
@@ -63,8 +67,10 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
             else "Any attacker: this code promises nothing."
         )
         + " One person with several accounts counts as several.",
-        f"Other attacks: what was measured is one kind ({attack['kind']} trigger), simulated, on one data set. The "
-        "guarantee and the certificates do not depend on the kind; the measured figures do.",
+        "Whether somebody attacks: these are the users' own data. Accuracy and alarms were measured on test inputs."
+        if own
+        else f"Other attacks: what was measured is one kind ({attack['kind']} trigger), simulated, on one data set. "
+        "The guarantee and the certificates do not depend on the kind; the measured figures do.",
     )
     return {
         "facts_of": facts,
@@ -72,13 +78,6 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
         "recipe": yaml.safe_dump(kept, sort_keys=False),
         "limits_of": limits,
     }
-
-
-def _describe_decoder(section: dict[str, Any]) -> str:
-    name, many = section.get("name", "bayes"), f"up to {section['max_attackers']} attackers expected"
-    if name in ("bayes", "groups"):
-        return f"{name}, {many}, attack rate {section['attack_rate']:g}, success rate {section['success_rate']:g}"
-    return f"{name}, {many}, {section['false_alarm_rate']:.0%} false alarms"
 
 
 def tell_promise(cells: Sequence[Cell], found: Inspection, kept: Agreement | None) -> Content:
