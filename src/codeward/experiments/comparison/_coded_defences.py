@@ -95,11 +95,13 @@ def run_output_code(scene: Scene) -> Outcome:
         if bit.min() == bit.max():
             bit[rng.integers(scene.n_classes)] ^= 1
     said = []
+    # Binary models are asked about images; the ten classes of their labels would be refused.
+    asked = [replace(samples, labels=np.zeros_like(samples.labels)) for samples in (scene.clean, scene.triggered)]
     for bit in words:
         ensemble = scene.train(
             Code(np.ones((1, 1), dtype=bool)), [replace(scene.pooled, labels=bit[scene.pooled.labels])], n_classes=2
         )
-        said.append([vote(scores)[:, 0] for scores in ensemble.score_all([scene.clean, scene.triggered])])
+        said.append([vote(scores)[:, 0] for scores in ensemble.score_all(asked)])
     labels = []
     for side in (0, 1):
         heard = np.stack([pair[side] for pair in said], axis=1)

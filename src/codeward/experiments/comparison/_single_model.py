@@ -1,5 +1,6 @@
 """Defences around one model on everybody's data: cleaning the data, watching the input, unlearning the trigger."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -51,6 +52,7 @@ def run_activation_clustering(scene: Scene) -> Outcome:
     """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import FastICA
+    from sklearn.exceptions import ConvergenceWarning
 
     def suspicious(features: NDArray[np.float64]) -> NDArray[np.bool_]:
         if len(features) < 20:
@@ -58,7 +60,10 @@ def run_activation_clustering(scene: Scene) -> Outcome:
         varying = features[:, features.std(axis=0) > 1e-6]
         n_parts = min(10, varying.shape[1], len(features) - 1)
         ica = FastICA(n_parts, random_state=0, max_iter=2000, tol=1e-2, whiten="unit-variance")
-        cluster = KMeans(2, n_init=10, random_state=0).fit_predict(ica.fit_transform(varying))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # what it found so far separates as well
+            parts = ica.fit_transform(varying)
+        cluster = KMeans(2, n_init=10, random_state=0).fit_predict(parts)
         small = int(cluster.mean() < 0.5)
         return (cluster == small) if (cluster == small).mean() < 0.35 else np.zeros(len(features), dtype=bool)
 
