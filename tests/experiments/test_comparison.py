@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from codeward.report import write_comparison
 from codeward.training import PRESETS
 
 PAIR = load_dataset("digits")
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -29,6 +31,11 @@ def test_a_scene_follows_from_its_seed_and_only_attackers_differ(attack):
     changed = {j for j in range(12) if scene.users[j].digest() != clean.users[j].digest()}
     assert changed == set(scene.attackers)
     assert len(scene.attackers) == {"none": 0, "two-groups": 4}.get(attack, 2)
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("compare-*.yaml")), ids=lambda file: file.name)
+def test_every_comparison_that_ships_is_valid(file):
+    assert Comparison.load(file).dataset == file.stem.removeprefix("compare-")
 
 
 def test_own_targets_are_one_trigger_and_several_targets():
