@@ -11,7 +11,7 @@ import pytest
 
 from codeward import __version__
 from codeward.cli import main
-from codeward.cli._run_summary import print_summary
+from codeward.cli._run import print_summary
 from codeward.codes import named_code
 from codeward.decoding import VoteSet
 from codeward.experiments import record_cell

@@ -8,10 +8,9 @@ import typer
 from codeward._errors import InputError, UnmetError
 from codeward.cli._certify import certify
 from codeward.cli._compare import compare
-from codeward.cli._data import data_app
+from codeward.cli._data import data_app, features
 from codeward.cli._decode import decode
 from codeward.cli._design import design
-from codeward.cli._features import features
 from codeward.cli._federate import federate_app
 from codeward.cli._inspect import inspect
 from codeward.cli._ledger import ledger_app

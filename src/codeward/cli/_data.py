@@ -1,4 +1,4 @@
-"""``codeward data``: the data sets, where they are, and whether they are whole."""
+"""``codeward data`` and ``codeward features``: data sets, whether they are whole, and inputs turned into features."""
 
 import json
 from pathlib import Path
@@ -82,3 +82,71 @@ def _pick(names: list[str] | None) -> list[str]:
         if name not in CATALOG:
             raise InputError(f"no data set is named {name!r}; choose one of {', '.join(CATALOG)}")
     return list(names or CATALOG)
+
+
+def features(
+    data: str = typer.Argument(..., metavar="DATA", help="File, folder of images, or name of a data set."),
+    output: Path = typer.Option(..., "-o", "--output", help="Where the features go, an .npz."),
+    backbone: str = typer.Option(
+        "strokes", metavar="NAME|package.module:function|FILE.onnx", help="What makes them; `list` shows the names."
+    ),
+    label: str = typer.Option(None, help="Column of the label."),
+    user: str = typer.Option(None, help="Column of the user."),
+    data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
+    cache: bool = typer.Option(True, help="Keep features by content in the data directory, and take them from there."),
+    quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Turn inputs into features on the grid, once, for `codeward train` and for heads.
+
+    The file holds X (float32, multiples of 2^-12, norm at most one), y and groups; X_test and y_test where the data
+    bring a test set. A backbone is a fixed function: it never learns from what users hand in.
+
+    Example: codeward features mnist-writers -o writers.npz --backbone strokes
+    """
+    from codeward.training.backbones import BACKBONES
+
+    if data == "list":
+        lines = "\n".join(f"{name:20} {words}" for name, words in BACKBONES.items())
+        print(json.dumps(BACKBONES) if as_json else lines)
+        return
+    import numpy as np
+
+    from codeward._errors import InputError
+    from codeward._files import write_atomic
+    from codeward._progress import show_progress
+    from codeward.data import InputTable, find_data_dir, load_user_data
+    from codeward.training.backbones import make_backbone, transform_cached
+
+    if output.suffix != ".npz":
+        raise InputError(f"{output}: features are written as .npz")
+    given = load_user_data(data, label, user, data_dir=data_dir)
+    first = np.arange(1)
+    sample = given.inputs.take(first) if isinstance(given.inputs, InputTable) else given.inputs[first]
+    made = make_backbone(backbone, given.schema, sample)
+    folder = find_data_dir(data_dir) / "features" if cache else None
+    parts = {"X": given} | ({"X_test": given.test} if given.test is not None else {})
+    arrays: dict[str, object] = {"backbone": np.array(f"{made.name} {made.digest}")}
+    reused = 0
+    with show_progress(f"features ({made.name})", sum(map(len, parts.values())), quiet or as_json) as bar:
+        for name, part in parts.items():
+            found, known = transform_cached(made, part.inputs, folder, bar)
+            arrays[name] = found.to_floats()
+            arrays[name.replace("X", "y")] = np.array(given.class_names)[part.labels]
+            reused += known
+    arrays["groups"] = np.array(given.user_names)[given.users]
+    write_atomic(output, lambda out: np.savez_compressed(out, **arrays))  # type: ignore[arg-type]
+    told = {
+        "file": str(output),
+        "samples": len(given),
+        "width": made.width,
+        "backbone": made.name,
+        "digest": made.digest,
+        "trust": made.trust,
+        "from_cache": reused == len(parts),
+    }
+    if as_json:
+        print(json.dumps(told))
+        return
+    typer.echo(f"{len(given):,} samples of {given.n_users:,} users, {made.width:,} features each, in {output}")
+    typer.echo(f"backbone: {made.name}, {made.trust}, sha256 {made.digest[:16]}")

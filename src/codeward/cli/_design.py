@@ -112,7 +112,7 @@ def design(
         }
         print(json.dumps(result))
         return
-    from codeward.cli._card import print_card
+    from codeward.cli._inspect import print_card
 
     print_card(inspection, f"{found.guarantee}, k = {found.n_attackers}, margin {found.margin}")
     optimal = "optimal" if found.gap == 0 else f"{found.gap} above the lower bound {found.models_lower_bound}"

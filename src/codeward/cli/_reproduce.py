@@ -3,17 +3,20 @@
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from codeward.cli._cluster import open_cluster
-from codeward.cli._sample_study import reproduce_samples
-from codeward.cli._writers_study import reproduce_writers
+from codeward.cli._run import open_cluster
 
 if TYPE_CHECKING:
     from codeward.runs import RunConfig
+
+#: What `--parts` stands for where it is not given: the field's own numbers.
+PARTS = {"cifar10": (50, 250), "mnist": (1200,)}
+SMOKE_PARTS = (10,)
 
 
 def reproduce(
@@ -81,10 +84,10 @@ def reproduce(
         _pack(folder, study, [f"{dataset}-{split}" for split in splits], without_scores, as_json)
         return
     if study == "writers":
-        reproduce_writers(folder, codes, data_dir, smoke, quiet, as_json)
+        _reproduce_writers(folder, codes, data_dir, smoke, quiet, as_json)
         return
     if study == "samples":
-        reproduce_samples(
+        _reproduce_samples(
             folder,
             dataset,
             parts,
@@ -126,6 +129,125 @@ def reproduce(
     typer.echo(f"{study}: {voted} of {len(cells)} cells have votes, {recorded} are recorded, in {folder}")
     if not votes_only:
         typer.echo(f"next: codeward report {folder}")
+
+
+def _reproduce_samples(
+    folder: Path,
+    dataset: str,
+    parts: str | None,
+    codes: list[str],
+    decoders: str,
+    seed: int,
+    epochs: int | None,
+    data_dir: Path | None,
+    votes_only: bool,
+    count_only: bool,
+    smoke: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Certify per poisoned sample: train, certify, show one table; every step goes on from what is there."""
+    from codeward._errors import InputError
+    from codeward._progress import show_progress
+    from codeward.reproduction import SAMPLE_CODES, SAMPLE_DECODERS, SampleStudy
+
+    if smoke:
+        dataset = "digits"
+    names = [name for text in codes for name in text.split(",")] or ["partition"]
+    wanted = decoders.split(",")
+    for option, given, known in (("--codes", names, SAMPLE_CODES), ("--decoders", wanted, SAMPLE_DECODERS)):
+        for name in given:
+            if name not in known:
+                raise InputError(f"{option} {name}: expected some of {', '.join(known)}")
+    try:
+        sizes = [int(text) for text in parts.split(",")] if parts else PARTS.get(dataset, SMOKE_PARTS)
+    except ValueError:
+        raise InputError(f"--parts {parts}: expected whole numbers with commas between, such as 50,250") from None
+    if min(sizes) < 2:
+        raise InputError(f"--parts {min(sizes)}: at least 2")
+    place = folder / "samples"
+    studies = [SampleStudy(place, dataset, size, name, seed) for size in sizes for name in names]
+    shown = not quiet and not as_json
+    try:
+        if not count_only and not all(study.is_voted for study in studies):
+            from codeward.data import load_dataset
+            from codeward.reproduction import choose_sample_training, vote_samples
+
+            pair = load_dataset(dataset, data_dir)
+            for study in studies:
+                if not study.is_voted:
+                    settings = choose_sample_training(study, pair)
+                    vote_samples(study, pair, replace(settings, epochs=epochs or settings.epochs), shown)
+    except KeyboardInterrupt:
+        print(f"codeward: interrupted; the same command goes on from what is in {place}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    voted = [study for study in studies if study.is_voted]
+    if not votes_only:
+        from codeward.reproduction import certify_samples, load_sample_records, plot_samples, tabulate_samples
+
+        with show_progress("certifying", len(voted) * len(wanted), quiet=not shown) as bar:
+            for study in voted:
+                certify_samples(study, wanted, bar)
+        records = load_sample_records(folder)
+        tables = "\n".join(table.to_markdown() for table in tabulate_samples(records))
+        (place / "tables.md").write_text(f"# Certified per sample\n\n{tables}", encoding="utf-8")
+        try:
+            plot_samples(records, place / "certified.svg")
+        except InputError as error:
+            print(f"codeward: {error}", file=sys.stderr)
+        if not as_json:
+            typer.echo(tables)
+    if as_json:
+        found = {study.name: study.load_record()["certified"] for study in voted}
+        print(json.dumps({"folder": str(place), "studies": len(studies), "voted": len(voted), "certified": found}))
+        return
+    typer.echo(f"samples: {len(voted)} of {len(studies)} studies have votes, in {place}")
+
+
+def _reproduce_writers(
+    folder: Path, codes: list[str], data_dir: Path | None, smoke: bool, quiet: bool, as_json: bool
+) -> None:
+    """MNIST's 539 writers as users: fit, certify and attack; every step goes on from the records that are there."""
+    from codeward._errors import InputError
+    from codeward._progress import show_progress
+    from codeward.data import find_data_dir
+    from codeward.reproduction import (
+        WriterData,
+        attack_writers,
+        load_writer_records,
+        make_writer_codes,
+        plot_writers,
+        study_writers,
+        tabulate_writers,
+    )
+
+    place = folder / "writers"
+    place.mkdir(parents=True, exist_ok=True)
+    n_users = 60 if smoke else 539
+    known = make_writer_codes(n_users, place)
+    wanted = [name for text in codes for name in text.split(",")] or list(known)
+    for name in wanted:
+        if name not in known:
+            raise InputError(f"--code {name}: the study has {', '.join(known)}")
+    data = WriterData.load(data_dir, find_data_dir(data_dir) / "features", 60 if smoke else None)
+    for name in wanted:
+        code = known[name]
+        with show_progress(name, code.n_models, quiet=quiet or as_json) as bar:
+            study_writers(data, name, code, place, bar)
+            if name.startswith("track") or (smoke and name == wanted[0]):
+                attack_writers(data, name, code, place, bar, (1,) if smoke else (1, 2, 3))
+    records, attacks = load_writer_records(place)
+    table = tabulate_writers(records, attacks)
+    (place / "tables.md").write_text(f"# Writers\n\n{table}", encoding="utf-8")
+    try:
+        plot_writers(records, place / "certified.svg")
+    except InputError as error:
+        print(f"codeward: {error}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"folder": str(place), "records": records, "attacks": attacks}))
+        return
+    typer.echo(table)
+    typer.echo(f"writers: {len(records)} codes in {place}")
 
 
 def _pack(folder: Path, action: str, settings: list[str], without_scores: bool, as_json: bool) -> None:

@@ -1,17 +1,23 @@
-"""``codeward run``: the main job."""
+"""``codeward run``: the main job, where it trains (``--engine``, ``--address``), and what it prints at its end."""
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from codeward.cli._cluster import name_cluster
+from codeward._errors import InputError
+from codeward._figures import show_percent
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from codeward.experiments import Experiment
+    from codeward.runs import RunFolder
+    from codeward.training import Cluster
 
 
 def run(
@@ -72,8 +78,6 @@ def run(
     if as_json:
         print(json.dumps({"folder": str(folder.path), "records": records, "plots": [str(plot) for plot in plots]}))
         return
-    from codeward.cli._run_summary import print_summary
-
     print_summary(folder, records)
 
 
@@ -102,3 +106,110 @@ def _line(record: dict[str, Any], made: bool = True) -> str:
     done = f"{work['trained']} of {work['models']} sub-models trained" if made else "already there"
     size = record["n_attackers"]
     return f"repeat {record['repeat']}, {size} attacker{'s' * (size != 1)}: {done}"
+
+
+def print_summary(folder: "RunFolder", records: Sequence[dict[str, Any]]) -> None:
+    """Print the figures of a run, one row a cell, what its code guarantees, and what to do next."""
+    from rich.console import Console
+
+    from codeward.codes import inspect
+    from codeward.runs import decoder_figures, state_guarantees, sum_up_guarantees
+
+    found = inspect(folder.code)
+    covered = min(found.correct, found.track) or found.correct
+    table, pooled = _tabulate(records, covered)
+    console = Console()
+    console.print(table)
+    figures = decoder_figures(records[0])
+    inputs = figures["clean"]["right"]["of"]
+    told = [
+        f"Shares of {inputs:,} test inputs: clean ones without attackers and for false alarms, else all triggered.",
+        "vote: plurality of all sub-models. known: plurality of those that no attacker reaches. decoder: "
+        f"{figures['name']}.",
+    ]
+    if pooled:
+        told.append(
+            f"named: by the evidence of {pooled['inputs']} flagged inputs pooled. rightly: attackers found; wrongly: "
+            f"times that anybody else was accused, of {pooled['wrongly']['of']} in the last row."
+        )
+    promise = sum_up_guarantees(state_guarantees(found))
+    for line in ("", " ".join(told), "", promise, ""):
+        console.print(line, highlight=False)
+    print(f"run folder: {folder.path}\nnext: codeward report {folder.path}")
+
+
+def _tabulate(records: Sequence[dict[str, Any]], covered: int) -> tuple["Table", dict[str, Any] | None]:
+    from rich.table import Table
+
+    from codeward.runs import decoder_figures
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    repeats = len({record["repeat"] for record in records}) > 1
+    heads = ["attackers", "guarantee", "vote right", "decoder right", "known", "alarms", "false alarms"]
+    for name in ["repeat"] * repeats + [*heads, "named rightly", "named wrongly"]:
+        table.add_column(name.replace(" ", "\n"), justify="left" if name == "guarantee" else "right")
+    pooled = None
+    for record in records:
+        figures, size = decoder_figures(record), record["n_attackers"]
+        first = [str(record["repeat"])] * repeats + [str(size)]
+        false_alarms = _show(figures["clean"]["alarms"])
+        if not size:
+            vote = record["figures"]["clean"]["all"]["plurality"]
+            table.add_row(*first, "", _show(vote), _show(figures["clean"]["right"]), "", "", false_alarms, "", "")
+        for group, plain in zip(figures["groups"], record["figures"]["groups"], strict=True):
+            pooled = group["pooled"] or pooled
+            table.add_row(
+                *first,
+                "within" if size <= covered else "past",
+                _show(plain["triggered"]["all"]["plurality"]),
+                _show(group["all"]["right"]),
+                _show(group["all"].get("unreached")),
+                _show(group["all"]["alarms"]),
+                false_alarms,
+                *_name(group["pooled"], plain["tracking"]),
+            )
+    return table, pooled
+
+
+def _name(pooled: dict[str, Any] | None, tracking: dict[str, Any]) -> tuple[str, str]:
+    """Return who was named; per input and in users where nothing was pooled."""
+    if pooled is not None:
+        return _show(pooled["rightly"]), _show(pooled["wrongly"])
+    return f"{tracking['true_positives']:.2f} an input", f"{tracking['false_positives']:.2f}"
+
+
+def _show(figure: dict[str, int] | None) -> str:
+    from codeward.runs import rate
+
+    return "" if figure is None else show_percent(rate(figure))
+
+
+def name_cluster(engine: str | None, address: str | None) -> list[str]:
+    """Return the two options as overrides of a configuration's ``cluster``: none where neither is given."""
+    address = pick_address(engine, address)
+    return [] if engine is None else [f"cluster={json.dumps(address)}"]
+
+
+@contextmanager
+def open_cluster(engine: str | None, address: str | None) -> "Iterator[Cluster | None]":
+    """Open the cluster that the two options name for as long as the context lasts; None where this process trains."""
+    from codeward.training import Cluster
+
+    chosen = pick_address(engine, address)
+    if chosen is None:
+        yield None
+        return
+    with Cluster(chosen) as cluster:
+        cluster.check()
+        yield cluster
+
+
+def pick_address(engine: str | None, address: str | None) -> str | None:
+    """Return the address of the cluster to train on; None for this process."""
+    if engine not in (None, "serial", "ray"):
+        raise InputError(
+            f"--engine {engine}: expected serial or ray (how a machine computes is --set training.engine=...)"
+        )
+    if address is not None and engine != "ray":
+        raise InputError("--address: goes with --engine ray")
+    return (address or "local") if engine == "ray" else None
