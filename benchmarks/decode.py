@@ -188,14 +188,14 @@ def draw_growth(points: list[tuple[int, int, float]], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--docs", type=Path, help="write decode-speed.md and figures/decode-speed.svg here")
+    parser.add_argument("--docs", type=Path, help="write decode-speed.md and decode-speed.svg here")
     options = parser.parse_args(arguments)
     ratios = compare(np.random.default_rng(0))
     print("\n".join(ratios), flush=True)
     growth, points = grow(np.random.default_rng(1))
     print("\n".join(growth), flush=True)
     if options.docs:
-        draw_growth(points, options.docs / "figures" / "decode-speed.svg")
+        draw_growth(points, options.docs / "decode-speed.svg")
         write_text_atomic(options.docs / "decode-speed.md", PAGE.format(
             inputs=INPUTS, sample=BASELINE_INPUTS, machine=platform.machine(), ratios="\n".join(ratios),
             growth="\n".join(growth),
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 PAGE = """# Speed of the Bayes decoder
 
-Written by `python -m benchmarks.decode --docs docs` ({machine}, one thread); run
+Written by `python -m benchmarks.decode --docs docs/development` ({machine}, one thread); run
 it again for your machine. Simulated votes (see the module): 10 classes, inputs of differing difficulty, a third
 of them triggered by up to k users; confusion matrices estimated on {inputs:,} clean inputs unless stated.
 
@@ -226,7 +226,7 @@ is returned ("neglected"). The last rows repeat the pruned cases with confusion 
 
 {growth}
 
-![Seconds per 1,000 inputs over users](figures/decode-speed.svg)
+![Seconds per 1,000 inputs over users](decode-speed.svg)
 
 Where the bound is near 1 the answer is still that of the most probable sets found, but nothing is proved about the
 rest. This happens when a few models dissent, or very many are hit: then a great number of attacker sets explain the

@@ -1,7 +1,7 @@
 """What the package weighs and how its parts hang together: counts, import times, and a drawing made from the imports.
 
     python -m benchmarks.house            # print the figures
-    python -m benchmarks.house --write    # and write docs/architecture.svg
+    python -m benchmarks.house --write    # and write docs/development/architecture.svg
 
 The drawing has one box a package, with an arrow to every package it imports (lazy
 imports included); arrows that another path implies are left out.
@@ -112,7 +112,7 @@ def time_import(statement: str) -> float:
 def main() -> None:
     """Print the figures; draw when asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/architecture.svg")
+    parser.add_argument("--write", action="store_true", help="write docs/development/architecture.svg")
     options = parser.parse_args()
     modules = list_modules()
     print("| package | modules | lines |\n|---|---|---|")
@@ -130,7 +130,8 @@ def main() -> None:
     subprocess.run([sys.executable, "-m", "codeward", "--help"], capture_output=True, check=True)
     print(f"codeward --help: {time.perf_counter() - begin:.2f} s")
     if options.write:
-        (ROOT / "docs" / "architecture.svg").write_text(draw(reduce_edges(find_imports(modules)), modules))
+        drawing = draw(reduce_edges(find_imports(modules)), modules)
+        (ROOT / "docs" / "development" / "architecture.svg").write_text(drawing)
 
 
 if __name__ == "__main__":

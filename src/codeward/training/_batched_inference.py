@@ -13,7 +13,7 @@ from codeward.training._engines import count_multiplications, is_compilable
 from codeward.training._ensemble import Ensemble, vote
 
 #: Multiplications of one image's forward pass up to which compiled layers are faster than torch even for one image,
-#: which they compute as a batch of 16 (docs/training-speed.md).
+#: which they compute as a batch of 16 (docs/development/training-speed.md).
 _COMPILED_LIMIT = 1_000_000
 #: Images of one pass through torch.
 _BATCH = 64

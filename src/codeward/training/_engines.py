@@ -18,7 +18,7 @@ ENGINES = ("auto", "loop", "compiled", "graphs")
 _FORMER_NAMES = {"compiled": "stacked", "graphs": "lanes"}
 
 #: Multiplications of one image's forward pass up to which the compiled layers were measured, and found faster than
-#: torch's on a CPU (docs/training-speed.md).
+#: torch's on a CPU (docs/development/training-speed.md).
 COMPILED_LIMIT = 20_000_000
 
 
@@ -29,7 +29,7 @@ def choose_engine(
 
     The rule looks at the architecture, the recipe and the device type only. It must not look at how many models are
     left to train or at a stopwatch: the last bits of a model depend on the engine, and a model must come out the same
-    when the others are cached already. Measurements (docs/training-speed.md) are behind the rule instead.
+    when the others are cached already. Measurements (docs/development/training-speed.md) are behind the rule instead.
 
     - GPU: ``graphs`` (a CUDA graph of one step), ``loop`` for networks that draw random numbers inside ``forward``.
     - CPU: ``compiled`` for sequential networks up to `COMPILED_LIMIT` with the plain recipe, ``loop`` for all others.

@@ -201,7 +201,7 @@ def _row(epochs: int, images: int, batch: int, rate: float, decay: float, *other
 
 #: By augmentation: from so many samples of the model's own users on, these values (the first row that fits). Epochs: as
 #: many as it takes to see ``images`` images, ``epochs`` at most. Chosen on held-out training images of CIFAR-10 and
-#: MNIST (docs/training-speed.md says what was tried), never on test images.
+#: MNIST (docs/development/training-speed.md says what was tried), never on test images.
 SIZE_RULES: dict[str, tuple[tuple[int, dict[str, float]], ...]] = {
     "shift-flip": (
         (20_000, _row(40, 10**9, 256, 0.4, 5e-4, 12, 0.0, 0.0)),
