@@ -44,7 +44,7 @@ def test_a_bright_corner_is_seen_through():
 
 def test_trusting_every_user_about_the_errors_would_lose_to_the_same_attack(monkeypatch):
     """The known-bad twin of `trim_errors`: plain sums let the attackers explain their attack away."""
-    monkeypatch.setattr("codeward.estimators._holdout.trim_errors", lambda by_user, n_attackers: by_user.sum(axis=0))
+    monkeypatch.setattr("codeward.estimators._roles.trim_errors", lambda by_user, n_attackers: by_user.sum(axis=0))
     figures = run("tabular_users")
     assert find(figures, "without trusted", "triggered") < 0.1
     assert find(figures, "decoder with trusted", "triggered") > 0.9

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from codeward.decoding import estimate_confusion
-from codeward.estimators._holdout import SHARE_CAP, estimate_from_users, find_contradicted, hold_out, trim_errors
 from codeward.estimators._ownership import digest_rows, hash_owners, list_rows, read_groups
+from codeward.estimators._roles import SHARE_CAP, estimate_from_users, find_contradicted, hold_out, trim_errors
 
 sizes_of_users = st.lists(st.integers(1, 30), min_size=2, max_size=6)
 

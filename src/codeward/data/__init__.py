@@ -1,10 +1,9 @@
 """Data sets, user splits, and the samples users hand in."""
 
 from codeward.data._catalog import CATALOG, CatalogEntry
-from codeward.data._datasets import DatasetPair, find_data_dir, load_dataset
-from codeward.data._fetch import check_dataset, fetch_dataset
+from codeward.data._datasets import DatasetPair, check_dataset, fetch_dataset, find_data_dir, load_dataset
 from codeward.data._image_folder import read_image
-from codeward.data._samples import Overlay, Samples, render
+from codeward.data._samples import Overlay, Samples, UserData, render
 from codeward.data._schema import Column, Schema
 from codeward.data._splits import (
     halve_test,
@@ -15,7 +14,6 @@ from codeward.data._splits import (
     split_iid,
 )
 from codeward.data._table import InputTable, read_csv_text, read_records
-from codeward.data._user_data import UserData
 from codeward.data._user_sources import USERS, load_user_data
 
 __all__ = [

@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from codeward import _files as files
 from codeward._errors import InputError
 from codeward.data._catalog import DataFile
-from codeward.data._samples import Samples
+from codeward.data._samples import MAX_CLASSES, Samples
 
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 #: Data files and .npz files whose arrays take more are refused before they are read into memory.
 MAX_BYTES = files.LARGEST_FILE
 #: Official files that are larger, packed or not, are refused before they fill the memory; the largest has 47 MB.
 MAX_UNPACKED_BYTES = 2**28
-#: Labels number the classes from 0; a higher one is an id or a mistake.
-MAX_CLASSES = 10_000
 
 
 def read_checked(folder: Path, file: DataFile) -> bytes:
@@ -145,23 +143,29 @@ def read_npz(path: Path) -> tuple[Samples, Samples | None, NDArray[Any] | None]:
 
 
 def _npz_samples(images: NDArray[Any], labels: NDArray[Any], path: Path) -> Samples:
+    images = as_images(images, str(path))
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+        raise InputError(f"{path}: labels {labels.dtype} {labels.shape}; expected {len(images)} whole numbers")
+    if labels.min() < 0 or labels.max() >= MAX_CLASSES:
+        raise InputError(f"{path}: labels {labels.min()}..{labels.max()}; expected classes numbered from 0")
+    return Samples(images, labels.astype(np.int64))
+
+
+def as_images(images: NDArray[Any], what: str) -> NDArray[np.uint8]:
+    """Return images as uint8 (N, C, H, W): bytes, or floats within 0..1; channels before or behind, or none."""
     if images.dtype.kind == "f":
         if not np.isfinite(images).all() or images.min(initial=0) < 0 or images.max(initial=0) > 1:
-            raise InputError(f"{path}: float images must be finite and within 0..1")
+            raise InputError(f"{what}: float images must be finite and within 0..1")
         images = np.round(images * 255).astype(np.uint8)
     if images.dtype != np.uint8:
-        raise InputError(f"{path}: images of {images.dtype}; expected uint8, or floats within 0..1")
+        raise InputError(f"{what}: images of {images.dtype}; expected uint8, or floats within 0..1")
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-        raise InputError(f"{path}: images of shape {images.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W)")
-    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
-        raise InputError(f"{path}: labels {labels.dtype} {labels.shape}; expected {len(images)} whole numbers")
-    if labels.min() < 0 or labels.max() >= MAX_CLASSES:
-        raise InputError(f"{path}: labels {labels.min()}..{labels.max()}; expected classes numbered from 0")
-    return Samples(np.ascontiguousarray(images), labels.astype(np.int64))
+        raise InputError(f"{what}: images of shape {images.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W)")
+    return np.ascontiguousarray(images)
 
 
 def _md5(content: bytes) -> str:

@@ -13,12 +13,13 @@ from codeward._errors import InputError
 from codeward._files import LARGEST_FILE, read_npz
 from codeward.data._catalog import CATALOG
 from codeward.data._column_files import TABLE_SUFFIXES, Columns, read_frame, read_table_file
+from codeward.data._dataset_files import as_images
 from codeward.data._datasets import DatasetPair, load_dataset
 from codeward.data._image_folder import choose_shape, list_image_folder, read_images
+from codeward.data._samples import MAX_USERS, Inputs, UserData, check_classes, number_names
 from codeward.data._schema import Column, Schema
 from codeward.data._splits import hash_parts
 from codeward.data._table import LARGEST, InputTable, as_text, is_missing, parse_numbers, read_columns
-from codeward.data._user_data import MAX_USERS, Inputs, UserData, check_classes, number_names
 
 #: Columns that are taken for the label and the user when there is exactly one of them.
 LABELS = ("label", "labels", "target", "class", "y", "outcome", "diagnosis")
@@ -292,23 +293,15 @@ def _read_inputs(inputs: NDArray[Any], what: str) -> tuple[Inputs, Column]:
         return read_columns({"text": inputs.tolist()}, Schema((column,)), what), column
     if inputs.ndim == 2 and inputs.dtype.kind in "biuf" and inputs.size:
         numbers = inputs.astype(np.float64)
-        return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan), Column(
-            "features", "numeric", shape=(inputs.shape[1],)
-        )
-    if inputs.dtype.kind == "f" and inputs.ndim in (3, 4):
-        if not np.isfinite(inputs).all() or inputs.min(initial=0) < 0 or inputs.max(initial=0) > 1:
-            raise InputError(f"{what}: float images must be finite and within 0..1")
-        inputs = np.round(inputs * 255).astype(np.uint8)
-    if inputs.dtype != np.uint8 or inputs.ndim not in (3, 4) or 0 in inputs.shape:
+        column = Column("features", "numeric", shape=(inputs.shape[1],))
+        return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan), column
+    if inputs.ndim not in (3, 4):
         raise InputError(
-            f"{what}: inputs {inputs.dtype} {inputs.shape}; expected numbers (N, p), or images (uint8, or floats "
-            "within 0..1) of shape (N, H, W), (N, H, W, C) or (N, C, H, W)"
+            f"{what}: inputs {inputs.dtype} {inputs.shape}; expected numbers (N, p), texts (N,), or images of shape "
+            "(N, H, W), (N, H, W, C) or (N, C, H, W)"
         )
-    if inputs.ndim == 3:
-        inputs = inputs[:, None]
-    elif inputs.shape[1] not in (1, 3) and inputs.shape[3] in (1, 3):
-        inputs = inputs.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(inputs), Column("image", "image", shape=inputs.shape[1:])
+    pixels = as_images(inputs, what)
+    return pixels, Column("image", "image", shape=pixels.shape[1:])
 
 
 def _find_pictures(inputs: Columns) -> NDArray[Any] | None:

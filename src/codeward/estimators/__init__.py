@@ -4,9 +4,8 @@ from codeward.estimators._classifier import CodedClassifier
 from codeward.estimators._code_choice import CodeChoice, choose_code
 from codeward.estimators._family import load_sub_models
 from codeward.estimators._guarded_plan import GuardedPlan, plan_training
-from codeward.estimators._guarded_training import train_guarded
+from codeward.estimators._guarded_training import retrain_without, train_guarded
 from codeward.estimators._model_choice import ModelChoice, choose_model
-from codeward.estimators._retraining import retrain_without
 from codeward.estimators._table_models import TableModels
 
 __all__ = [

@@ -25,7 +25,6 @@ from codeward.decoding import (
     estimate_confusion,
 )
 from codeward.estimators._decisions import DecoderFactory, build_decoder, default_threat, share_labels
-from codeward.estimators._holdout import estimate_from_users, hold_out
 from codeward.estimators._ownership import (
     Ownership,
     digest_rows,
@@ -35,6 +34,7 @@ from codeward.estimators._ownership import (
     match_columns,
     read_groups,
 )
+from codeward.estimators._roles import estimate_from_users, hold_out
 from codeward.estimators._saved_classifier import SavedClassifier, describe_inputs
 from codeward.estimators._trainers import Trainer, choose_trainer, place_labels
 

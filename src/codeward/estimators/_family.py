@@ -1,11 +1,62 @@
-"""The sub-models of a cell, whatever family they are of."""
+"""Sub-models of any family: trained on the samples that train, and found again in the store of a cell."""
+
+from collections.abc import Sequence
 
 from codeward._errors import InputError
-from codeward.data import Schema
-from codeward.estimators._model_choice import choose_heads
-from codeward.estimators._table_models import load_tables
+from codeward._progress import show_progress
+from codeward.data import Schema, UserData
+from codeward.estimators._model_choice import ModelChoice, choose_heads
+from codeward.estimators._roles import Roles
+from codeward.estimators._table_models import load_tables, train_tables
 from codeward.runs import Cell
-from codeward.training import Ensemble, ModelStore, SubModels, TrainingSettings
+from codeward.training import Ensemble, ModelPlan, ModelStore, SubModels, TrainingSettings
+
+
+def train_family(
+    data: UserData,
+    roles: Roles,
+    model: ModelChoice,
+    plans: Sequence[ModelPlan],
+    store: ModelStore,
+    seed: int,
+    progress: bool = False,
+) -> SubModels:
+    """Train the sub-models of a family on the samples that train."""
+    if model.family == "heads":
+        return _fit_heads(data, roles, model, plans, store, progress)
+    if model.family == "networks":
+        from codeward.training import train_ensemble
+
+        assert model.settings is not None
+        users = [data.take(own).samples for own in roles.training]
+        return train_ensemble(users, plans, model.settings, seed, store, show_progress=progress)
+    with show_progress("training", len(plans), quiet=not progress) as bar:
+        return train_tables(
+            data.inputs, data.labels, data.class_names, roles.training, roles.digests, plans, model.estimator,
+            data.schema, store, bar,
+        )  # fmt: skip
+
+
+def _fit_heads(
+    data: UserData, roles: Roles, model: ModelChoice, plans: Sequence[ModelPlan], store: ModelStore, progress: bool
+) -> SubModels:
+    """Gather each user's statistics, solve a head a row, and keep them."""
+    from codeward.training.backbones import transform_cached
+    from codeward.training.heads import StatisticsSet, UserStatistics, fit_heads
+
+    backbone = model.backbone
+    assert backbone is not None
+    with show_progress(f"features ({backbone.name})", len(data), quiet=not progress) as bar:
+        features = transform_cached(backbone, data.inputs, None, bar)[0]
+    users = [UserStatistics.of(features.take(own), data.labels[own], data.n_classes) for own in roles.training]
+    rows = [planned.users for planned in plans]
+    with show_progress("heads", len(plans), quiet=not progress) as bar:
+        heads = fit_heads(
+            StatisticsSet(tuple(users)), None, None, rows, data.n_classes, model.ridge, backbone=backbone,
+            keep_sums=0, progress=bar,
+        )  # fmt: skip
+    heads.save(store)
+    return heads
 
 
 def load_sub_models(cell: Cell) -> SubModels:

@@ -1,5 +1,6 @@
-"""From one's own data to a folder of guarded models: the engine of ``codeward train``."""
+"""From one's own data to a folder of guarded models, and to the same without some users: ``train`` and ``revoke``."""
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,18 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._progress import show_progress
 from codeward.certificates import certify
 from codeward.codes import count_attacker_sets
 from codeward.data import Samples, UserData
 from codeward.decoding import PluralityDecoder, VoteSet, estimate_confusion
-from codeward.estimators._guarded_plan import GuardedPlan
-from codeward.estimators._holdout import estimate_from_users, find_contradicted
+from codeward.estimators._code_choice import CodeChoice
+from codeward.estimators._family import train_family
+from codeward.estimators._guarded_plan import GuardedPlan, plan_training
 from codeward.estimators._model_choice import ModelChoice
-from codeward.estimators._roles import Labelled, Roles
-from codeward.estimators._table_models import train_tables
-from codeward.runs import Card, CardCurve, Cell, RunFolder, TrainConfig, describe_machine, make_card, observe, share
-from codeward.training import ModelPlan, ModelStore, SubModels, plan_models
+from codeward.estimators._roles import Labelled, Roles, estimate_from_users, find_contradicted
+from codeward.runs import (
+    Card,
+    CardCurve,
+    Cell,
+    Revocation,
+    RunFolder,
+    TrainConfig,
+    describe_machine,
+    make_card,
+    observe,
+    share,
+)
+from codeward.training import ModelPlan, ModelStore, plan_models
 
 #: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
 _LOWEST_SCORE = -60_000.0
@@ -67,53 +78,6 @@ def train_guarded(plan: GuardedPlan, folder: str | Path, progress: bool = False)
     cell = write_cell(cell, plan.data, plan.roles, plan.model, models)
     cell = write_record(cell, plan.config, time.perf_counter() - begin)
     return cell, write_card(cell, plan), True
-
-
-def train_family(
-    data: UserData,
-    roles: Roles,
-    model: ModelChoice,
-    plans: Sequence[ModelPlan],
-    store: ModelStore,
-    seed: int,
-    progress: bool = False,
-) -> SubModels:
-    """Train the sub-models of a family on the samples that train."""
-    if model.family == "heads":
-        return _fit_heads(data, roles, model, plans, store, progress)
-    if model.family == "networks":
-        from codeward.training import train_ensemble
-
-        assert model.settings is not None
-        users = [data.take(own).samples for own in roles.training]
-        return train_ensemble(users, plans, model.settings, seed, store, show_progress=progress)
-    with show_progress("training", len(plans), quiet=not progress) as bar:
-        return train_tables(
-            data.inputs, data.labels, data.class_names, roles.training, roles.digests, plans, model.estimator,
-            data.schema, store, bar,
-        )  # fmt: skip
-
-
-def _fit_heads(
-    data: UserData, roles: Roles, model: ModelChoice, plans: Sequence[ModelPlan], store: ModelStore, progress: bool
-) -> SubModels:
-    """Gather each user's statistics, solve a head a row, and keep them."""
-    from codeward.training.backbones import transform_cached
-    from codeward.training.heads import StatisticsSet, UserStatistics, fit_heads
-
-    backbone = model.backbone
-    assert backbone is not None
-    with show_progress(f"features ({backbone.name})", len(data), quiet=not progress) as bar:
-        features = transform_cached(backbone, data.inputs, None, bar)[0]
-    users = [UserStatistics.of(features.take(own), data.labels[own], data.n_classes) for own in roles.training]
-    rows = [planned.users for planned in plans]
-    with show_progress("heads", len(plans), quiet=not progress) as bar:
-        heads = fit_heads(
-            StatisticsSet(tuple(users)), None, None, rows, data.n_classes, model.ridge, backbone=backbone,
-            keep_sums=0, progress=bar,
-        )  # fmt: skip
-    heads.save(store)
-    return heads
 
 
 def write_cell(cell: Cell, data: UserData, roles: Roles, model: ModelChoice, models: Any) -> Cell:
@@ -270,3 +234,70 @@ def _certify_trusted(cell: Cell, n_attackers: int) -> list[CardCurve]:
     right = found.labels == clean.labels
     held = [int((right & (found.radius >= k)).sum()) for k in range(n_attackers + 1)]
     return [CardCurve("bayes", "deterministic", tuple(share(count, len(right)) for count in held))]
+
+
+def retrain_without(
+    cell: Cell, old: RunFolder, revocation: Revocation, plans: Sequence[ModelPlan], store: ModelStore, progress: bool
+) -> Cell:
+    """Make the cell of a trained folder again without the revoked users.
+
+    Exact unlearning: the revoked users' samples are taken out before anything is trained, validated or measured, so
+    that every sub-model is the one that training from scratch without them gives.
+
+    Parameters
+    ----------
+    cell : Cell
+        Of the new folder, which has its code and configuration.
+    old : RunFolder
+        The folder before.
+    revocation : Revocation
+    plans : sequence of ModelPlan
+        What is left to train, in the numbers of the original users.
+    store : ModelStore
+        Of the new folder.
+    progress : bool
+
+    Examples
+    --------
+    See `codeward.experiments.revoke_users`, which calls it.
+    """
+    begin, config = time.perf_counter(), old.config
+    assert isinstance(config, TrainConfig)
+    plan = reopen_plan(config, old.path, revocation)
+    models = train_family(plan.data, plan.roles, plan.model, plans, store, config.seed, progress)
+    made = write_cell(cell, plan.data, plan.roles, plan.model, models)
+    gone = {"users": revocation.names(revocation.revoked), "state": revocation.digest}
+    made = write_record(made, config, time.perf_counter() - begin, revoked=gone)
+    write_card(made, plan)
+    return made
+
+
+def reopen_plan(config: TrainConfig, folder: str | os.PathLike[str], revocation: Revocation) -> GuardedPlan:
+    """Read the data of a trained folder again, check that they are those, and take the revoked users' samples out."""
+    if not config.train.data:
+        raise InputError(f"{folder}: its data came from memory, so nothing can be trained again from here; fit anew")
+    original = revocation.original
+    choice = CodeChoice(original, config.code.attackers, config.code.guarantee, config.code.margin, ())
+    plan = plan_training(config, code=choice)
+    for what in ("data_digest", "trusted_digest", "test_digest"):
+        if getattr(plan.config.train, what) != getattr(config.train, what):
+            told = what.removesuffix("_digest")
+            raise InputError(
+                f"{folder}: the {told} at {getattr(config.train, told)} are not those it was trained on; restore them"
+            )
+    if tuple(original.user_name(user) for user in range(original.n_users)) != plan.data.user_names:
+        raise InputError(f"{folder}: the users in the data are not those of the code; was the folder edited?")
+    return replace(plan, roles=_take_out(plan, set(revocation.revoked)))
+
+
+def _take_out(plan: GuardedPlan, gone: set[int]) -> Any:
+    roles = plan.roles
+    nothing = np.zeros(0, dtype=np.int64)
+    training = tuple(nothing if user in gone else own for user, own in enumerate(roles.training))
+    kept = {}
+    for name in ("validation", "clean"):
+        given = getattr(roles, name)
+        if given.owners is not None:
+            given = given.take(np.flatnonzero(~np.isin(given.owners, list(gone))))
+        kept[name] = given
+    return replace(roles, training=training, **kept)

@@ -1,6 +1,6 @@
-"""What fits sub-models and votes with them: one interface; scikit-learn classifiers here, networks in `_images`."""
+"""What fits sub-models and votes with them, behind one interface: scikit-learn classifiers, and networks on images."""
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,10 @@ from sklearn.utils.validation import assert_all_finite, validate_data
 
 from codeward._errors import InputError
 from codeward.codes import Code
+from codeward.data import Samples
+
+if TYPE_CHECKING:
+    from codeward.training import Ensemble, TrainingSettings
 
 
 class Trainer(Protocol):
@@ -43,8 +47,6 @@ def choose_trainer(estimator: Any, n_jobs: int | None) -> Trainer:
     """Return the trainer for training settings (networks on images) or a scikit-learn classifier."""
     # By name: looking the class up would import torch for people who only have tables.
     if type(estimator).__name__ == "TrainingSettings":
-        from codeward.estimators._images import ImageTrainer
-
         return ImageTrainer(estimator)
     check_classifier(estimator)
     return TableTrainer(estimator, n_jobs)
@@ -146,6 +148,67 @@ def _set_random_states(estimator: Any, seed: int, model: int) -> None:
     )
     seeds = np.random.default_rng([seed, 1, model]).integers(2**31 - 1, size=len(names))
     estimator.set_params(**{name: int(value) for name, value in zip(names, seeds, strict=True)})
+
+
+class ImageTrainer:
+    """Trains the networks of a code with `codeward.training.train_ensemble`, whose isolation it inherits.
+
+    Parameters
+    ----------
+    settings : TrainingSettings
+        Architecture and recipe. The number of classes and the normalisation are stated there, not measured.
+    """
+
+    def __init__(self, settings: "TrainingSettings") -> None:
+        self.settings = settings
+
+    def check_inputs(self, owner: Any, X: Any, reset: bool = False) -> NDArray[np.uint8]:
+        """Check images: uint8 of shape (N, H, W) or (N, C, H, W); grey ones get their channel."""
+        images = np.asarray(X)
+        if images.dtype != np.uint8 or images.ndim not in (3, 4) or 0 in images.shape:
+            raise InputError(
+                f"images: expected uint8 of shape (N, H, W) or (N, C, H, W), at least one, got {images.dtype} "
+                f"{images.shape}"
+            )
+        images = images[:, None] if images.ndim == 3 else images
+        shape = tuple(int(size) for size in images.shape[1:])
+        if reset:
+            owner.image_shape_ = shape
+            owner.n_features_in_ = int(np.prod(shape))
+        elif shape != owner.image_shape_:
+            raise InputError(f"images: shape {shape}, but the classifier was fitted on {owner.image_shape_}")
+        return images
+
+    def check_labels(self, owner: Any, X: NDArray[np.uint8], y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Check labels: whole numbers below the settings' number of classes."""
+        labels = np.asarray(y)
+        if labels.shape != (len(X),) or labels.dtype.kind not in "iu":
+            raise InputError(f"labels: expected {len(X)} whole numbers, got {labels.dtype} {labels.shape}")
+        if labels.min() < 0 or labels.max() >= self.settings.n_classes:
+            raise InputError(
+                f"labels: {int(labels.min())}..{int(labels.max())} do not fit in 0..{self.settings.n_classes - 1}; "
+                "state the number of classes in the training settings"
+            )
+        return np.arange(self.settings.n_classes), labels.astype(np.int64)
+
+    def train(
+        self,
+        X: NDArray[np.uint8],
+        y: NDArray[np.int64],
+        classes: NDArray[Any],
+        code: Code,
+        rows: tuple[NDArray[np.int64], ...],
+        seed: int,
+    ) -> "Ensemble":
+        """Train the sub-models, one a row of the code."""
+        from codeward.training import train_ensemble
+
+        users = [Samples(np.ascontiguousarray(X[own]), y[own]) for own in rows]
+        return train_ensemble(users, code, self.settings, seed)
+
+    def vote(self, models: "Ensemble", X: NDArray[np.uint8], classes: NDArray[Any]) -> NDArray[np.int64]:
+        """Return what every network says, shape (N, m)."""
+        return models.votes(Samples(np.ascontiguousarray(X), np.zeros(len(X), dtype=np.int64)))
 
 
 def check_classifier(estimator: Any) -> None:
