@@ -38,8 +38,8 @@ _HOME = {
     "Cell": "_cell",
     "CodeSection": "_sections",
     "DecoderSection": "_sections",
-    "FederatedConfig": "_federated_config",
-    "FederatedSection": "_federated_config",
+    "FederatedConfig": "_config",
+    "FederatedSection": "_sections",
     "Outlook": "_revocation",
     "Revocation": "_revocation",
     "RunConfig": "_config",
@@ -47,8 +47,8 @@ _HOME = {
     "SimulatedAttack": "_records",
     "SplitSection": "_sections",
     "StatedGuarantee": "_stated_guarantees",
-    "TrainConfig": "_train_config",
-    "TrainSection": "_train_config",
+    "TrainConfig": "_config",
+    "TrainSection": "_sections",
     "TrainingSection": "_sections",
     "certify_kept": "_certificate_card",
     "decoder_figures": "_records",
@@ -59,13 +59,13 @@ _HOME = {
     "foresee_revocation": "_revocation",
     "list_cells": "_listing",
     "load_config": "_config",
-    "load_federated_config": "_federated_config",
+    "load_federated_config": "_config",
     "load_record": "_records",
     "load_records": "_records",
     "load_revocation": "_revocation",
     "make_card": "_certificate_card",
     "name_triggered": "_run_folder",
-    "observe": "_run_decoder",
+    "observe": "_listing",
     "parse_yaml": "_yaml",
     "rate": "_records",
     "read_stored": "_config",
@@ -125,9 +125,15 @@ __all__ = [
 if TYPE_CHECKING:
     from codeward.runs._cell import Cell
     from codeward.runs._certificate_card import Card, CardCurve, certify_kept, make_card
-    from codeward.runs._config import RunConfig, load_config, read_stored
-    from codeward.runs._federated_config import FederatedConfig, FederatedSection, load_federated_config
-    from codeward.runs._listing import find_cell, list_cells
+    from codeward.runs._config import (
+        FederatedConfig,
+        RunConfig,
+        TrainConfig,
+        load_config,
+        load_federated_config,
+        read_stored,
+    )
+    from codeward.runs._listing import find_cell, list_cells, observe
     from codeward.runs._records import (
         ALARM,
         SimulatedAttack,
@@ -141,7 +147,6 @@ if TYPE_CHECKING:
         share,
     )
     from codeward.runs._revocation import Outlook, Revocation, foresee_revocation, load_revocation
-    from codeward.runs._run_decoder import observe
     from codeward.runs._run_folder import RunFolder, find_code, name_triggered
     from codeward.runs._sections import (
         FRACTION,
@@ -149,11 +154,12 @@ if TYPE_CHECKING:
         AttackSection,
         CodeSection,
         DecoderSection,
+        FederatedSection,
         SplitSection,
         TrainingSection,
+        TrainSection,
     )
     from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees, sum_up_guarantees
-    from codeward.runs._train_config import TrainConfig, TrainSection
     from codeward.runs._yaml import parse_yaml
 
 

@@ -26,8 +26,7 @@ from codeward.decoding import (
     make_decoder,
     save_votes,
 )
-from codeward.runs._config import RunConfig, read_stored
-from codeward.runs._federated_config import FederatedConfig
+from codeward.runs._config import FederatedConfig, RunConfig, read_stored
 from codeward.runs._records import SimulatedAttack, check_keys, load_record, save_record
 from codeward.runs._run_folder import RunFolder, name_cell, name_triggered
 from codeward.runs._sections import DecoderSection

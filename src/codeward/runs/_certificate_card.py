@@ -24,8 +24,8 @@ from codeward.certificates import (
 from codeward.codes import count_attacker_sets, inspect
 from codeward.decoding import ConsensusDecoder, Decoder
 from codeward.runs._cell import Cell
+from codeward.runs._listing import observe
 from codeward.runs._records import check_keys, describe_machine, share
-from codeward.runs._run_decoder import observe
 from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees
 
 #: Changes when a reader of older cards would misread newer ones.

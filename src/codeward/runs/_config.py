@@ -1,4 +1,4 @@
-"""Run configurations: what a YAML file may say, checked before anything starts."""
+"""Configurations of runs, of federations, of one's own data: what YAML may say, checked before anything starts."""
 
 import hashlib
 import json
@@ -23,9 +23,12 @@ from codeward.runs._sections import (
     AttackSection,
     CodeSection,
     DecoderSection,
+    FederatedDecoderSection,
+    FederatedSection,
     Section,
     SplitSection,
     TrainingSection,
+    TrainSection,
 )
 from codeward.runs._yaml import parse_yaml, read_yaml, shorten
 
@@ -140,6 +143,54 @@ class RunConfig(Section):
         return text
 
 
+class TrainConfig(RunConfig):
+    """A run without attack on one's own data.
+
+    Examples
+    --------
+    >>> TrainConfig(train={"data": "patients.csv"}, attack={"attackers": [0]}).train.data
+    'patients.csv'
+    """
+
+    train: TrainSection = TrainSection()
+
+    def _elsewhere(self) -> dict[str, Any]:
+        places = {"data", "test", "trusted", "columns", "weights"}
+        return {**super()._elsewhere(), "train": places}
+
+    def described(self) -> dict[str, Any]:
+        """Return the configuration for a record; where data, models and machines are is left out."""
+        told = super().described()
+        return told | {"train": told["train"] | dict.fromkeys(("data", "test", "trusted", "columns", "weights"))}
+
+
+class FederatedConfig(RunConfig):
+    """A federated run: data, users, code, attack and decoder as for ``codeward run``, and the federation.
+
+    Examples
+    --------
+    >>> FederatedConfig(federated={"rule": "median"}).federated.rule
+    'median'
+    """
+
+    #: The modern recipes are for pooled training: a rate that falls to 0, a stem fitted to all users of a model.
+    default_recipe: ClassVar[Literal["modern", "paper"]] = "paper"
+
+    code: CodeSection = CodeSection(attackers=3, guarantee="correct")
+    decoder: FederatedDecoderSection = FederatedDecoderSection()
+    federated: FederatedSection = FederatedSection()
+
+    @model_validator(mode="after")
+    def _no_pooled_training(self) -> "FederatedConfig":
+        if self.training.recipe == "modern":
+            raise ValueError("training.recipe: a federation trains by the paper's; leave it out")
+        if self.training.epochs is not None:
+            raise ValueError("training.epochs: a federation counts federated.rounds and federated.local_epochs")
+        if self.training.engine != "auto" or self.cluster is not None:
+            raise ValueError("training: users train on their own machines; leave out engine and cluster")
+        return self
+
+
 Kind = TypeVar("Kind", bound=RunConfig)
 
 
@@ -192,6 +243,17 @@ def load_config(
         if isinstance(content, dict) and "federated" in content and "federated" not in kind.model_fields:
             raise InputError(f"{path}: a federated run; this command is for pooled ones (see codeward federate --help)")
     return read_config(content, str(path or ""), kind, overrides)
+
+
+def load_federated_config(path: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> FederatedConfig:
+    """Read a YAML file (the defaults when there is none) and apply ``key=value`` overrides, as `load_config` does.
+
+    Examples
+    --------
+    >>> load_federated_config(overrides=["federated.rounds=3"]).federated.rounds
+    3
+    """
+    return load_config(path, overrides, kind=FederatedConfig)
 
 
 def read_config(content: Any, what: str, kind: type[Kind], overrides: Sequence[str] = ()) -> Kind:

@@ -1,8 +1,12 @@
-"""The cells of a run folder that have a record, checked to belong together."""
+"""The cells of a run folder that have a record, checked to belong together, and what a decoder reads of their votes."""
 
 import os
+from typing import Any
+
+from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward.decoding import Decoder, VoteSet
 from codeward.runs._cell import Cell
 from codeward.runs._run_folder import RunFolder
 
@@ -54,3 +58,22 @@ def find_cell(folder: str | os.PathLike[str] | RunFolder, repeat: int = 0, n_att
         path = folder.path if isinstance(folder, RunFolder) else folder
         raise InputError(f"{path}: no record of repeat {repeat}{many}")
     return cells[-1]
+
+
+def observe(decoder: Decoder, given: VoteSet) -> NDArray[Any]:
+    """Return what a decoder decodes of a vote set: votes (N, m) or class scores (N, m, c).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from codeward.decoding import PluralityDecoder
+    >>> observe(PluralityDecoder(n_classes=2), VoteSet(np.array([[0, 1, 1]])))
+    array([[0, 1, 1]])
+    """
+    if decoder.needs == "votes":
+        return given.votes
+    if given.scores is None:
+        raise InputError(
+            "the decoder reads class scores, but the vote files have none; a decoder of votes is discounted"
+        )
+    return given.scores

@@ -10,10 +10,8 @@ from pathlib import Path
 from codeward._errors import InputError
 from codeward._files import remove_leftovers, write_text_atomic
 from codeward.codes import Code, design, named_code
-from codeward.runs._config import RunConfig, read_config, read_stored
-from codeward.runs._federated_config import FederatedConfig
+from codeward.runs._config import FederatedConfig, RunConfig, TrainConfig, read_config, read_stored
 from codeward.runs._records import load_record
-from codeward.runs._train_config import TrainConfig
 from codeward.runs._yaml import read_yaml
 
 

@@ -201,3 +201,76 @@ class DecoderSection(Section):
 
 #: What the paper's decoder assumes.
 ASSUMED_BY_BAYES = ("attack_rate", "success_rate", "max_attackers")
+
+
+class FederatedSection(Section):
+    """Rounds, local work and aggregation (see `codeward.federated.FederatedSettings`), and what attackers do.
+
+    Examples
+    --------
+    >>> FederatedSection(rounds=3).server_settings()["rounds"]
+    3
+    """
+
+    rounds: int = Field(default=10, ge=1)
+    local_epochs: int = Field(default=2, ge=1)
+    rule: Literal["mean", "trimmed-mean", "median"] = "mean"
+    trim: int = Field(default=1, ge=1, description="trimmed-mean: values left out at each end of a coordinate.")
+    clip_norm: float | None = Field(default=None, gt=0, description="Longest update of a model that counts in full.")
+    sample_cap: int = Field(default=10_000, ge=1, description="A user weighs at most this many samples.")
+    sample_limit: int = Field(default=10_000_000, ge=1, description="A reply that claims more is refused.")
+    sample: int | None = Field(default=None, ge=1, description="Users of each column who are asked in a round.")
+    timeout: float = Field(default=600.0, gt=0, description="Seconds a round waits for replies.")
+    behaviour: Literal["poison", "replacement", "split-targets"] = Field(
+        default="poison",
+        description="What attackers do: train honestly on poisoned data; scale the poisoned update up so that it "
+        "replaces the model; the same with another target in every sub-model.",
+    )
+    boost: float | None = Field(
+        default=None, gt=0, description="Scale of a replacing update; by default the number of users of the model."
+    )
+
+    def server_settings(self) -> dict[str, Any]:
+        """Return the part the server decides: keyword arguments of `codeward.federated.FederatedSettings`."""
+        return self.model_dump(exclude={"behaviour", "boost"})
+
+
+class FederatedDecoderSection(DecoderSection):
+    """The decoder whose figures stand beside the consensus decoder's: the paper's, unless told otherwise.
+
+    Examples
+    --------
+    >>> FederatedDecoderSection().name
+    'bayes'
+    """
+
+    name: Literal["calibrated", "bayes", "groups", "discounted", "soft"] = "bayes"
+
+
+class TrainSection(Section):
+    """Where the data are, which columns mean what, and which model every row of the code is.
+
+    Paths say where things are, digests what they are: the folder stays the same run when files move.
+
+    Examples
+    --------
+    >>> TrainSection(data="patients.csv", label="risk").test_fraction
+    0.2
+    """
+
+    data: str = Field(default="", description="File, folder or name of the data; empty where they came from memory.")
+    data_digest: str = Field(default="", description="SHA-256 of the users' data.")
+    label: str | None = None
+    user: str | None = None
+    text: str | None = Field(default=None, description="The column that holds text.")
+    columns: str | None = Field(default=None, description="Schema file: columns, kinds and classes as declared.")
+    test: str | None = None
+    test_digest: str = ""
+    test_fraction: float = Field(default=0.2, gt=0, lt=1, description="Held out of every user's samples.")
+    trusted: str | None = Field(default=None, description="Clean samples of nobody: all that is fitted for all rows.")
+    trusted_digest: str = ""
+    weights: str | None = Field(default=None, description="CSV of user and weight, for the columns of unlike users.")
+    model: str | None = Field(default=None, description="Name, import path or file; by default what suits.")
+    backbone: str | None = Field(default=None, description="Heads on its features instead of whole models.")
+    ridge: float = Field(default=0.1, gt=0, description="Of the heads; stated, never estimated.")
+    parts: int = Field(default=50, ge=2, description="Parts into which samples without users are hashed.")
