@@ -120,12 +120,11 @@ def test_ten_thousand_test_images_give_five_thousand_each_and_one_cannot_be_halv
 
 
 def test_the_plot_of_class_shares_is_drawn_with_the_same_bytes_each_time(tmp_path):
-    pytest.importorskip("matplotlib")
     split = split_dirichlet(LABELS, 5, 0.5, rng())
     for name in ("a.svg", "b.svg"):
         plot_class_shares(LABELS, split, tmp_path / name)
     drawn = (tmp_path / "a.svg").read_bytes()
-    assert drawn.startswith(b"<?xml")
+    assert drawn.startswith(b"<svg xmlns")
     assert drawn == (tmp_path / "b.svg").read_bytes()
-    with pytest.raises(InputError, match=r"\.svg, \.png or \.pdf"):
+    with pytest.raises(InputError, match="written as .svg"):
         plot_class_shares(LABELS, split, tmp_path / "a.txt")

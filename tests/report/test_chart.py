@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeward.report._chart_builder import _HEIGHT, _LABEL_GAP, Line, Point, _place_y, _spread, draw_lines
+from codeward._charts import _HEIGHT, _LABEL_GAP, Line, Point, _place_y, _spread, draw_lines
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=14))

@@ -16,10 +16,9 @@ from codeward import InputError
 from codeward.certificates import Agreement, Witness, certify_agreement
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, load_votes
-from codeward.report import build_report, count_steps, write_report
-from codeward.report._picture import adopt_svg
-from codeward.report._run_conclusion import _judge
-from codeward.report._run_sections import show_share, state_kept
+from codeward.report import adopt_svg, build_report, count_steps, write_report
+from codeward.report._run_conclusion import _judge, state_kept
+from codeward.report._run_sections import show_share
 from codeward.report._table_builder import TableEntry, show_number
 from codeward.reproduction import PackedSetting
 

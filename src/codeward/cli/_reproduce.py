@@ -290,13 +290,11 @@ def _claim(folder: Path) -> None:
 
 
 def _draw(runs: "Mapping[str, RunConfig]", folder: Path, data_dir: Path | None) -> None:
-    """Draw who holds what; where the data or matplotlib are not, say so and go on."""
+    """Draw who holds what; where the data are not, say so and go on."""
     from codeward._errors import InputError
     from codeward.reproduction import draw_grid
 
     try:
         draw_grid(runs, folder, data_dir)
-    except ImportError:
-        print("codeward: no plots, matplotlib is missing (pip install 'codeward[plot]')", file=sys.stderr)
     except InputError as error:
         print(f"codeward: users' class shares not drawn: {error}", file=sys.stderr)

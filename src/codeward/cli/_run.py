@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from codeward.experiments import Experiment
-    from codeward.runs import RunFolder
+    from codeward.runs import Cell, RunFolder
     from codeward.training import Cluster
 
 
@@ -65,37 +65,30 @@ def run(
 
     from codeward.experiments import Experiment
 
-    experiment, records = Experiment(resolved, folder), []
+    experiment, cells = Experiment(resolved, folder), []
     try:
         for cell, made in experiment.run(progress=not quiet and not as_json):
-            records.append(cell.record)
+            cells.append(cell)
             if not as_json:
                 print(_line(cell.record, made), flush=True)
     except KeyboardInterrupt:
         print(f"codeward: interrupted; the same command with -o {folder.path} goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
-    plots = _draw(experiment, records)
+    plots, records = _draw(experiment, cells), [cell.record for cell in cells]
     if as_json:
         print(json.dumps({"folder": str(folder.path), "records": records, "plots": [str(plot) for plot in plots]}))
         return
     print_summary(folder, records)
 
 
-def _draw(experiment: "Experiment", records: Sequence[dict[str, Any]]) -> list[Path]:
-    """Draw the plots; a machine without matplotlib gets its records all the same."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        print("codeward: no plots, matplotlib is missing (pip install 'codeward[plot]')", file=sys.stderr)
-        return []
-    from codeward.codes import plot_code
-    from codeward.report import plot_accuracy
+def _draw(experiment: "Experiment", cells: "Sequence[Cell]") -> list[Path]:
+    """Draw accuracy, code and users as SVG files."""
+    from codeward.report import draw_accuracy, draw_matrix
 
     folder = experiment.folder
     plots = [folder.plots / name for name in ("accuracy.svg", "code.svg", "users.svg")]
-    plot_accuracy(records, plots[0])
-    if not plots[1].exists():
-        plot_code(folder.code, plots[1])
+    draw_accuracy(cells).save(plots[0])
+    draw_matrix(folder.code.matrix, folder.code.users).save(plots[1])
     if not plots[2].exists():
         experiment.draw_users(plots[2])
     return plots

@@ -3,9 +3,7 @@
 Nothing here trains or imports torch.
 """
 
-from codeward.report._accuracy_plot import accuracy_points, plot_accuracy
-from codeward.report._card_page import build_card, write_card
-from codeward.report._chart_builder import (
+from codeward._charts import (
     ATTACKER_STYLES,
     Line,
     Marker,
@@ -13,16 +11,15 @@ from codeward.report._chart_builder import (
     Point,
     Style,
     draw_lines,
+    draw_matrix,
     draw_roc,
     draw_sample,
-    make_point,
-    stand_alone,
 )
+from codeward.report._card_page import build_card, write_card
 from codeward.report._comparison_page import ComparedRecords, tabulate_comparison, write_comparison
-from codeward.report._page import write_page
-from codeward.report._picture import adopt_svg, draw_code
-from codeward.report._run_conclusion import draw_votes
+from codeward.report._page import adopt_svg, write_page
 from codeward.report._run_report import ENDINGS, Report, build_report, count_steps, write_report
+from codeward.report._run_sections import draw_accuracy
 from codeward.report._table_builder import (
     Groups,
     Share,
@@ -31,6 +28,7 @@ from codeward.report._table_builder import (
     auc_cell,
     count_attackers,
     count_repeats,
+    make_point,
     make_table,
     shaded_cell,
     share_cell,
@@ -51,7 +49,6 @@ __all__ = [
     "Style",
     "Table",
     "TableEntry",
-    "accuracy_points",
     "adopt_svg",
     "auc_cell",
     "build_card",
@@ -59,17 +56,15 @@ __all__ = [
     "count_attackers",
     "count_repeats",
     "count_steps",
-    "draw_code",
+    "draw_accuracy",
     "draw_lines",
+    "draw_matrix",
     "draw_roc",
     "draw_sample",
-    "draw_votes",
     "make_point",
     "make_table",
-    "plot_accuracy",
     "shaded_cell",
     "share_cell",
-    "stand_alone",
     "sum_up_shares",
     "tabulate_comparison",
     "write_card",

@@ -1,10 +1,52 @@
-"""Pages from templates: one HTML file that needs nothing outside itself, every text escaped."""
+"""Pages from templates: one HTML file that needs nothing outside itself, every text escaped, pictures taken apart."""
 
+import xml.etree.ElementTree as ET
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import escape
+
+from codeward._errors import InputError
+from codeward._notebook import Drawing
+
+_ELEMENTS = frozenset(
+    {"svg", "g", "defs", "clipPath", "path", "rect", "line", "circle", "polyline", "polygon", "use", "text", "tspan"}
+)
+_ATTRIBUTES = frozenset(
+    [
+        "viewBox",
+        "id",
+        "d",
+        "x",
+        "y",
+        "x1",
+        "y1",
+        "x2",
+        "y2",
+        "r",
+        "cx",
+        "cy",
+        "width",
+        "height",
+        "points",
+        "transform",
+        "style",
+        "clip-path",
+        "href",
+        "class",
+        "text-anchor",
+    ]
+)
+#: Black text and white ground follow the colour scheme.
+NEUTRALS = {
+    "#000000": "currentColor",
+    "#ffffff": "var(--panel)",
+    "#b0b0b0": "var(--line)",
+    "#cccccc": "var(--line)",
+    "#262626": "currentColor",
+}
 
 
 @cache
@@ -45,3 +87,73 @@ def write_page(template: str, package: str = "codeward.report", **content: Any) 
 def read_style(name: str) -> str:
     """Return a style sheet of reports."""
     return files("codeward.report").joinpath(name).read_text("utf-8")
+
+
+def adopt_svg(text: str, prefix: str, label: str) -> Drawing:
+    """Return an SVG file as an element of the page.
+
+    Guarantees: only drawing elements and attributes are kept, links point into the picture, so that a file from a run
+    folder brings neither scripts nor outside resources; ids start with ``prefix``, so that pictures do not mix.
+
+    Parameters
+    ----------
+    text : str
+        The file's content.
+    prefix : str
+        Letters, different for each picture of a page.
+    label : str
+        What a screen reader says.
+
+    Raises
+    ------
+    InputError
+        When the text is no SVG.
+
+    Examples
+    --------
+    >>> print(adopt_svg('<svg viewBox="0 0 1 1"><script>a()</script><path id="p" d="M0 0"/></svg>', "x-", "A picture"))
+    <svg role="img" aria-label="A picture" viewBox="0 0 1 1"><path id="x-p" d="M0 0"></path></svg>
+    """
+    if "<!ENTITY" in text:
+        raise InputError("an SVG with entities is not taken in")
+    try:
+        root = ET.fromstring(text)
+    except ET.ParseError as error:
+        raise InputError(f"not an SVG: {error}") from error
+    if _local(root.tag) != "svg" or "viewBox" not in root.attrib:
+        raise InputError("not an SVG with a viewBox")
+    root.attrib = {"viewBox": root.attrib["viewBox"]}
+    return Drawing(_write(root, prefix, f' role="img" aria-label="{escape(label)}"'))
+
+
+def _write(element: ET.Element, prefix: str, more: str = "") -> str:
+    name = _local(element.tag)
+    if name not in _ELEMENTS:
+        return ""
+    attributes = more
+    for key, value in element.attrib.items():
+        kept = _adopt_value(_local(key), value, prefix)
+        if kept is not None:
+            attributes += f' {_local(key)}="{escape(kept)}"'
+    inner = escape(element.text or "").strip() if name in ("text", "tspan") else ""
+    inner += "".join(_write(child, prefix) for child in element)
+    return f"<{name}{attributes}>{inner}</{name}>"
+
+
+def _adopt_value(key: str, value: str, prefix: str) -> str | None:
+    if key not in _ATTRIBUTES:
+        return None
+    if key == "id":
+        return prefix + value
+    if key == "href":
+        return f"#{prefix}{value[1:]}" if value.startswith("#") else None
+    adopted = value.replace("url(#", f"url(#{prefix}")
+    if adopted.count("url") != value.count("url(#") or "\\" in adopted:
+        return None  # a resource from outside
+    for old, new in NEUTRALS.items():
+        adopted = adopted.replace(old, new)
+    return adopted
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]

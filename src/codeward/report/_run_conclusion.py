@@ -1,13 +1,16 @@
-"""What a run's page opens with: whether it was defended, in numbers, and one triggered input vote by vote."""
+"""What a run's page concludes: whether it was defended, one triggered input vote by vote, and what is guaranteed."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from codeward._charts import draw_matrix
 from codeward._figures import show_percent
-from codeward.codes import Code, Inspection
+from codeward.certificates import Agreement
+from codeward.codes import Inspection
+from codeward.report._run_sections import Content, count_users, enter_texts, tabulate
 from codeward.report._table_builder import count_attackers, sum_up_shares
 from codeward.runs import Cell, decoder_figures, rate, state_guarantees, sum_up_guarantees
 
@@ -110,42 +113,76 @@ def show_votes(cells: Sequence[Cell], inspection: Inspection) -> dict[str, Any]:
         f"{words[group.target]}. On the right what each sub-model says: those that learned from an attacker obey, the "
         "others know better, and which rows obey tells who attacked."
     )
-    picture = draw_votes(cell.code, given.votes[row].tolist(), group.attackers, label, words)
+    votes = given.votes[row].tolist()
+    told = f"{cell.code.n_models} sub-models vote on one triggered input; {votes.count(label)} say the true label"
+    says, right = [words[vote] for vote in votes], [vote == label for vote in votes]
+    picture = draw_matrix(cell.code.matrix, cell.code.users, group.attackers, says, right, told)
     return {"votes_picture": picture, "votes_caption": caption}
 
 
-def draw_votes(code: Code, votes: Sequence[int], attackers: Sequence[int], label: int, words: Sequence[str]) -> Markup:
-    """Draw a code with the vote of every sub-model beside its row, attackers' columns in another colour.
+def tell_promise(cells: Sequence[Cell], found: Inspection, kept: Agreement | None) -> Content:
+    """Say what the code promises, per property and threat model, with margins and the matrix, and what is kept."""
+    code = cells[0].code
+    rows = [
+        enter_texts(meaning, threat, f"{k} of {code.n_users} users" if k else "nobody", _name_break(found, name))
+        for meaning, threat, k, name in (
+            ("detect a triggered input", "deterministic", found.detect, "detect"),
+            ("recover the label", "deterministic", found.correct, "correct"),
+            ("recover the label", "arbitrary", found.correct_arbitrary, "correct_arbitrary"),
+            ("name the attackers", "deterministic", found.track, "track"),
+        )
+    ]
+    columns = zip(found.margin, found.margin_track, found.margin_arbitrary, strict=True)
+    margins = [
+        enter_texts(str(k), *("not computed" if value is None else str(value) for value in values))
+        for k, values in enumerate(columns, start=1)
+    ]
+    return {
+        "federated": bool(cells[0].record.get("federated")),
+        "inspection": found,
+        "matrix": draw_matrix(code.matrix, code.users),
+        "promise": list(state_guarantees(found, kept)),
+        "kept": state_kept(found, kept),
+        "guarantees": tabulate(
+            "run-guarantees",
+            "Guarantees of the code",
+            "k counts colluding accounts. Broken by: a smallest coalition, or two sets that cannot be told apart.",
+            ("property", "threat model", "holds up to k =", "broken by users"),
+            rows,
+        ),
+        "margins": tabulate(
+            "run-margins",
+            "Margins",
+            "Margin d leaves room for (d - 1) / 2 wrong votes, rounded down, of models no attacker reaches; 0: none.",
+            ("attackers k", "label", "attackers' names", "label, arbitrary"),
+            margins,
+        ),
+    }
 
-    Examples
-    --------
-    >>> from codeward.codes import named_code
-    >>> picture = draw_votes(named_code("d"), [1, 0, 0, 1, 1, 0], [3], label=1, words=["cat", "dog"])
-    >>> "6 sub-models vote" in picture, picture.count(">dog<")
-    (True, 3)
-    """
-    size, gap, left, top = 14, 2, 24, 18
-    m, n = code.matrix.shape
-    bad, parts = set(attackers), {"zero": "", "one": "", "bad": ""}
-    for i in range(m):
-        for j in range(n):
-            kind = ("bad" if j in bad else "one") if code.matrix[i, j] else "zero"
-            parts[kind] += f"M{left + j * size} {top + i * size}h{size - gap}v{size - gap}h{gap - size}z"
-    step = -(-n // 24)
-    drawn = "".join(f'<path class="{kind}" d="{path}"></path>' for kind, path in parts.items() if path)
-    drawn += "".join(
-        f'<text class="{"bad" if j in bad else "user"}" x="{left + j * size + 6}" y="{top - 6}" '
-        f'text-anchor="middle">{j}</text>'
-        for j in range(0, n, step)
+
+def state_kept(found: Inspection, kept: Agreement | None) -> Markup:
+    """Say what the decoder makes of it: a code promises that some decoder can. Nothing where nothing is promised."""
+    if kept is None or not found.correct:
+        return Markup("")
+    does = f"undoes every such attack by up to <b>{count_users(kept.n_attackers)}</b> as long as"
+    said = Markup(
+        "The decoder of this run, with its assumptions and the confusion matrices of these sub-models, "
+        f"{does if kept.n_attackers else 'may give in to <b>one user</b> even where'} no other sub-model errs"
     )
-    edge = left + n * size
-    for i, vote in enumerate(votes):
-        kind = "right" if vote == label else "wrong"
-        drawn += f'<text x="{left - 6}" y="{top + i * size + 9}" text-anchor="end">{i}</text>'
-        drawn += f'<text class="says {kind}" x="{edge + 8}" y="{top + i * size + 10}">{escape(words[vote])}</text>'
-    width = edge + 20 + 6 * max(len(word) for word in words)
-    told = f"{m} sub-models vote on one triggered input; {sum(v == label for v in votes)} say the true label"
-    return Markup(
-        f'<svg class="matrix votes" viewBox="0 0 {width} {top + m * size}" style="max-width:{width * 1.4:.0f}px" '
-        f'role="img" aria-label="{told}">{drawn}</svg>'
-    )
+    if kept.n_attackers >= min(found.correct, kept.searched):
+        return said + "."
+    broken = ""
+    if kept.witness is not None:
+        names = ", ".join(map(found.code.user_name, kept.witness.attackers))
+        some = "user" if len(kept.witness.attackers) == 1 else "users"
+        broken = f" ({some} {names}, label {kept.label}, target {kept.witness.target})"
+    # What is not Markup is escaped as it is added.
+    said += f", less than the code allows for: it may take the honest sub-models for the wrong ones{broken}."
+    return said + " A code with a larger margin heals that."
+
+
+def _name_break(found: Inspection, name: str) -> str:
+    broken = found.witness.get(name)
+    if broken is None:
+        return "nothing found"
+    return " | ".join(", ".join(map(found.code.user_name, attackers)) or "nobody" for attackers in broken.attackers)

@@ -6,18 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from markupsafe import Markup
-
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
+from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.certificates import CertifiedCurve
 from codeward.codes import Inspection, inspect
 from codeward.report import _run_sections as sections
-from codeward.report._chart_builder import stand_alone
-from codeward.report._page import write_page
-from codeward.report._picture import adopt_svg
-from codeward.report._run_conclusion import conclude, show_votes
+from codeward.report._page import adopt_svg, write_page
+from codeward.report._run_conclusion import conclude, show_votes, tell_promise
 from codeward.report._run_measures import Detection, certify_clean, certify_promise, measure_detection
 from codeward.report._table_builder import Table
 from codeward.runs import Cell, RunFolder, list_cells
@@ -45,7 +42,7 @@ class Report:
         What is missing from the page, and why.
     tables : tuple of Table
         Those of the page.
-    figures : dict of str to Markup
+    figures : dict of str to Drawing
         Its charts and pictures by name, as SVG elements.
     """
 
@@ -56,7 +53,7 @@ class Report:
     curves: dict[str, CertifiedCurve]
     notes: tuple[str, ...]
     tables: tuple[Table, ...] = ()
-    figures: dict[str, Markup] = field(default_factory=dict)
+    figures: dict[str, Drawing] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the computed figures as one JSON object."""
@@ -127,7 +124,7 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
         **conclude(cells, inspection),
         **show_votes(cells, inspection),
         **sections.tell_run(cells, inspection),
-        **sections.tell_promise(cells, inspection, kept),
+        **tell_promise(cells, inspection, kept),
         **sections.tell_figures(cells, inspection),
         **sections.tell_detection(detections),
         **sections.tell_certificates(curves, notes),
@@ -176,7 +173,7 @@ def write_report(
     if kind == "html":
         write_text_atomic(target, report.html)
         for name, chart in report.figures.items():
-            write_text_atomic(target.parent / "figures" / f"{name}.svg", stand_alone(chart))
+            chart.save(target.parent / "figures" / f"{name}.svg")
     elif kind == "csv":
         for table in report.tables:
             write_text_atomic(target / f"{table.name}.csv", table.to_csv())

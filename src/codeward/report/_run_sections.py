@@ -5,15 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from markupsafe import Markup
 
+from codeward._charts import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc
 from codeward._figures import show_percent
-from codeward.certificates import Agreement, CertifiedCurve
+from codeward._notebook import Drawing
+from codeward.certificates import CertifiedCurve
 from codeward.codes import Inspection
-from codeward.report._chart_builder import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc, make_point
-from codeward.report._picture import draw_code
 from codeward.report._run_measures import Detection, describe_decoder, describe_training
-from codeward.report._table_builder import Share, Table, TableEntry, count_attackers, show_number, sum_up_shares
+from codeward.report._table_builder import (
+    Share,
+    Table,
+    TableEntry,
+    count_attackers,
+    make_point,
+    show_number,
+    sum_up_shares,
+)
 from codeward.runs import ALARM, Cell, decoder_figures
 
 Content = dict[str, Any]
@@ -80,90 +87,6 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
     }
 
 
-def tell_promise(cells: Sequence[Cell], found: Inspection, kept: Agreement | None) -> Content:
-    """Say what the code promises, per property and threat model, with margins and the matrix, and what is kept."""
-    code = cells[0].code
-    rows = [
-        _enter(meaning, threat, f"{k} of {code.n_users} users" if k else "nobody", _name_break(found, name))
-        for meaning, threat, k, name in (
-            ("detect a triggered input", "deterministic", found.detect, "detect"),
-            ("recover the label", "deterministic", found.correct, "correct"),
-            ("recover the label", "arbitrary", found.correct_arbitrary, "correct_arbitrary"),
-            ("name the attackers", "deterministic", found.track, "track"),
-        )
-    ]
-    columns = zip(found.margin, found.margin_track, found.margin_arbitrary, strict=True)
-    margins = [
-        _enter(str(k), *("not computed" if value is None else str(value) for value in values))
-        for k, values in enumerate(columns, start=1)
-    ]
-    return {
-        "federated": bool(cells[0].record.get("federated")),
-        "inspection": found,
-        "matrix": draw_code(code),
-        "promise": state_promise(found),
-        "kept": state_kept(found, kept),
-        "guarantees": _tabulate(
-            "run-guarantees",
-            "Guarantees of the code",
-            "k counts colluding accounts. Broken by: a smallest coalition, or two sets that cannot be told apart.",
-            ("property", "threat model", "holds up to k =", "broken by users"),
-            rows,
-        ),
-        "margins": _tabulate(
-            "run-margins",
-            "Margins",
-            "Margin d leaves room for (d - 1) / 2 wrong votes, rounded down, of models no attacker reaches; 0: none.",
-            ("attackers k", "label", "attackers' names", "label, arbitrary"),
-            margins,
-        ),
-    }
-
-
-def state_promise(found: Inspection) -> Markup:
-    """Return what the code promises in a sentence."""
-    if not found.detect:
-        return Markup("Nothing: a single user may reach every sub-model of this code.")
-    parts = [
-        f"shows a triggered input as disagreement with up to <b>{count_users(found.detect)}</b> attacking, if some "
-        "sub-model that they do not reach votes rightly"
-    ]
-    if found.correct:
-        margin = found.margin[found.correct - 1]
-        spare = (margin - 1) // 2 if margin else 0
-        wrong = f"at most {spare} other sub-models err" if spare else "the other sub-models vote rightly"
-        parts.append(f"determines the true label with up to <b>{count_users(found.correct)}</b> if {wrong}")
-    if found.correct_arbitrary:
-        parts.append(
-            f"determines it whatever reached sub-models say with up to <b>{count_users(found.correct_arbitrary)}</b>"
-        )
-    parts.append(
-        f"names up to <b>{count_users(found.track)}</b>" if found.track else "does not promise to name anybody"
-    )
-    return Markup(f"This code {'; '.join(parts)}.")  # numbers and our own words
-
-
-def state_kept(found: Inspection, kept: Agreement | None) -> Markup:
-    """Say what the decoder makes of it: a code promises that some decoder can. Nothing where nothing is promised."""
-    if kept is None or not found.correct:
-        return Markup("")
-    does = f"undoes every such attack by up to <b>{count_users(kept.n_attackers)}</b> as long as"
-    said = Markup(
-        "The decoder of this run, with its assumptions and the confusion matrices of these sub-models, "
-        f"{does if kept.n_attackers else 'may give in to <b>one user</b> even where'} no other sub-model errs"
-    )
-    if kept.n_attackers >= min(found.correct, kept.searched):
-        return said + "."
-    broken = ""
-    if kept.witness is not None:
-        names = ", ".join(map(found.code.user_name, kept.witness.attackers))
-        some = "user" if len(kept.witness.attackers) == 1 else "users"
-        broken = f" ({some} {names}, label {kept.label}, target {kept.witness.target})"
-    # What is not Markup is escaped as it is added.
-    said += f", less than the code allows for: it may take the honest sub-models for the wrong ones{broken}."
-    return said + " A code with a larger margin heals that."
-
-
 def tell_figures(cells: Sequence[Cell], inspection: Inspection) -> Content:
     """Give accuracy, alarms and suspects; whether the attack worked comes first."""
     groups = list_groups(cells)
@@ -180,18 +103,34 @@ def tell_figures(cells: Sequence[Cell], inspection: Inspection) -> Content:
             "out. The single best explanation of one input, as in the paper, is the smallest set, lowest numbers first."
         )
     tables = (_tabulate_attack, _tabulate_triggered, _tabulate_named)
-    attacked = [tabulate(cells, inspection) for tabulate in tables] if groups else []
+    attacked = [fill(cells, inspection) for fill in tables] if groups else []
     return {
         "alarm": f"{decoder_figures(cells[0].record).get('threshold', ALARM):g}",
         "attacked": bool(groups),
         "spread": spread,
         "unnamed": unnamed,
         "measured": [*attacked, _tabulate_clean(cells, inspection)],
-        "accuracy_panels": [_draw_accuracy(cells)],
+        "accuracy_panels": [
+            Panel(
+                "Accuracy by number of attackers",
+                "",
+                draw_accuracy(cells),
+                "On clean inputs at 0, else on all triggered.",
+            )
+        ],
     }
 
 
-def _draw_accuracy(cells: Sequence[Cell]) -> Panel:
+def draw_accuracy(cells: Sequence[Cell]) -> Drawing:
+    """Draw right labels of vote and decoder against the number of attackers, like one panel of the paper's Figure 5.
+
+    A line is the mean over repeats, a bar its standard deviation.
+
+    Examples
+    --------
+    >>> "attackers" in draw_accuracy([])
+    True
+    """
     sizes = sorted({cell.n_attackers for cell in cells})
     lines = []
     for decoder, word, style in (
@@ -203,8 +142,7 @@ def _draw_accuracy(cells: Sequence[Cell]) -> Panel:
             shares.setdefault(cell.n_attackers, []).extend(list_shares(cell, decoder))
         points = tuple(make_point(size, shares[size], f"{word}, {count_attackers(size)}") for size in sizes)
         lines.append(Line(word, style.kind, style.dashed, style.marker, points))
-    chart = draw_lines(lines, "Accuracy by number of attackers", "attackers", sizes)
-    return Panel("Accuracy by number of attackers", "", chart, "On clean inputs at 0, else on all triggered.")
+    return draw_lines(lines, "Accuracy by number of attackers", "attackers", sizes or (0, 1))
 
 
 def tell_detection(detections: Sequence[Detection]) -> Content:
@@ -220,9 +158,9 @@ def tell_detection(detections: Sequence[Detection]) -> Content:
         times = f"{len(chosen)} times" if len(chosen) > 1 else ""
         auc, of_others = [found.auc for found in chosen], [found.auc_others for found in chosen]
         numbers = (show_number(auc, 3), show_number(of_others, 3), show_number(hits, 1) + "%")
-        rows.append((*_enter(str(size), *numbers), TableEntry(counts, spread=times)))
+        rows.append((*enter_texts(str(size), *numbers), TableEntry(counts, spread=times)))
         curves[size] = [(list(found.detected), list(found.detected.values())) for found in chosen]
-    table = _tabulate(
+    table = tabulate(
         "run-detection",
         "Detection",
         "AUC: chance that a triggered input has a higher attack probability than a clean one, ties counted half; on "
@@ -254,7 +192,7 @@ def tell_certificates(curves: Mapping[str, CertifiedCurve], notes: Sequence[str]
         told = [f"{name}, k = {k}: {show_percent(share)}" for k, share in enumerate(shares)]
         points = tuple(Point(k, share, None, told[k]) for k, share in enumerate(shares))
         lines.append(Line(word, style.kind, style.dashed, style.marker, points))
-    table = _tabulate(
+    table = tabulate(
         "run-certified",
         "Certified accuracy",
         f"Share of {total:,} clean inputs with the right label that no k users can change, whatever the sub-models "
@@ -289,7 +227,7 @@ def _tabulate_attack(cells: Sequence[Cell], inspection: Inspection) -> Table:
             show_share([group["success"][models] for group in groups]) for models in ("hit_models", "clean_models")
         ]
         rows.append((_enter_size(size, inspection), *shares, TableEntry(who, mark="wrap")))
-    return _tabulate(
+    return tabulate(
         "run-attack",
         "Whether the trigger works",
         "Votes for the target on triggered inputs whose label is another. Little in hit models: nothing was defended "
@@ -309,7 +247,7 @@ def _tabulate_clean(cells: Sequence[Cell], inspection: Inspection) -> Table:
         shares = [show_share([part[name] for part in plain]) for name in ("single_model", "plurality")]
         shares += [show_share([part[name] for part in own]) for name in ("right", "alarms")]
         rows.append((_enter_size(size, inspection), *shares))
-    return _tabulate(
+    return tabulate(
         "run-clean",
         "Clean inputs",
         "Shares of all test inputs, without trigger; with attackers, the models they poisoned judge them too.",
@@ -328,7 +266,7 @@ def _tabulate_triggered(cells: Sequence[Cell], inspection: Inspection) -> Table:
         known = [group["all"]["unreached"] for group in own if "unreached" in group["all"]]
         rows.append((_enter_size(size, inspection), *shares, show_share(known) if known else TableEntry("")))
     heads = [f"{what}, {of}" for what in ("plurality right", "decoder right", "alarms") for of in ("all", "others")]
-    return _tabulate(
+    return tabulate(
         "run-triggered",
         "Triggered inputs",
         "All: every triggered test input. Others: those whose true label is not the target. Known: right labels of the "
@@ -349,7 +287,7 @@ def _tabulate_named(cells: Sequence[Cell], inspection: Inspection) -> Table:
             show_number([group["tracking"][side] for group in groups]) for side in ("true_positives", "false_positives")
         )
         rows.append((_enter_size(size, inspection), *together, TableEntry(right, f"of {size}"), TableEntry(wrong)))
-    return _tabulate(
+    return tabulate(
         "run-named",
         "Who was named",
         "Together: evidence of five flagged inputs pooled; a user is named who is in every good explanation. Attackers "
@@ -384,16 +322,11 @@ def _enter_size(size: int, inspection: Inspection) -> TableEntry:
     return TableEntry(str(size)) if size <= inspection.correct else TableEntry(str(size), "past the guarantee", "past")
 
 
-def _enter(*texts: str) -> tuple[TableEntry, ...]:
+def enter_texts(*texts: str) -> tuple[TableEntry, ...]:
+    """Return plain texts as entries of a row."""
     return tuple(TableEntry(text) for text in texts)
 
 
-def _tabulate(name: str, title: str, note: str, heads: tuple[str, ...], rows: Rows) -> Table:
+def tabulate(name: str, title: str, note: str, heads: tuple[str, ...], rows: Rows) -> Table:
+    """Return a table without groups."""
     return Table(name, title, note, "", heads, (("", tuple(rows)),))
-
-
-def _name_break(found: Inspection, name: str) -> str:
-    broken = found.witness.get(name)
-    if broken is None:
-        return "nothing found"
-    return " | ".join(", ".join(map(found.code.user_name, attackers)) or "nobody" for attackers in broken.attackers)

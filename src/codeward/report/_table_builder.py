@@ -1,4 +1,4 @@
-"""One table, two renderings: HTML for the page, Markdown for the repository."""
+"""Figures as entries of tables and points of charts; one table as HTML, Markdown, LaTeX, CSV and JSON."""
 
 import csv
 import io
@@ -9,6 +9,7 @@ from html import escape
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from codeward._charts import Point
 from codeward._figures import show_percent
 from codeward.report._page import find_templates
 
@@ -175,6 +176,19 @@ def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
     totals = sorted({share["of"] for share in kept})
     of = f"{totals[0]:,}" if len(totals) == 1 else f"{totals[0]:,} to {totals[-1]:,}"
     return f"{fmean(values):.1f}% ± {stdev(values):.1f}", f"{len(kept)} times {of}"
+
+
+def make_point(x: float, shares: Sequence[Share], name: str) -> Point:
+    """Return the mean of shares with its spread; the pointer is told the counts.
+
+    Examples
+    --------
+    >>> make_point(2, [{"count": 3, "of": 4}], "vote").title
+    'vote: 75.0% (3 of 4)'
+    """
+    values = [share["count"] / share["of"] for share in shares]
+    value, of = sum_up_shares(shares)
+    return Point(x, fmean(values), stdev(values) if len(values) > 1 else None, f"{name}: {value} ({of})")
 
 
 def show_number(values: Sequence[float], digits: int = 2) -> str:

@@ -16,7 +16,7 @@ from codeward.report import (
     Table,
     TableEntry,
     adopt_svg,
-    draw_code,
+    draw_matrix,
     draw_sample,
     sum_up_shares,
     write_page,
@@ -251,7 +251,7 @@ def _tell_codes(grid: Grid) -> dict[str, Any]:
         texts = (run.code_name, str(code.n_models), users, *(str(k) if k else "nobody" for k in held), margins)
         rows.append(tuple(map(TableEntry, texts)))
         scheme = SCHEMES.get(run.code_name, DESIGNED_SCHEME)
-        picture = draw_code(code, numbered=False)
+        picture = draw_matrix(code.matrix, small=True)
         size = f"{code.n_models} by {code.n_users}"
         codes.append({"name": run.code_name, "size": size, "scheme": scheme, "picture": picture})
     heads = ("code", "models", "users a model", "detect", "recover the label", "recover, arbitrary", "name attackers")

@@ -1,14 +1,16 @@
-"""Line charts as SVG elements in the page's own colours and letters: small, sharp, for every report alike."""
+"""Charts and matrices as SVG elements in the page's own colours and letters: one builder for reports and notebooks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from statistics import fmean, stdev
 from typing import Literal
 
-from markupsafe import Markup, escape
+import numpy as np
+from numpy.typing import NDArray
 
 from codeward._figures import show_percent
-from codeward.report._table_builder import Share, sum_up_shares
+from codeward._notebook import Drawing
 
 Marker = Literal["disc", "ring", "square", "frame"]
 
@@ -18,19 +20,6 @@ _LEFT, _TOP, _BOTTOM = 34, 10, 34
 _LABEL_GAP = 11.5
 #: Lines stand a little beside each other, so that their bars do not cover one another.
 _DODGE = 2.4
-
-
-#: The page's light colours, for files that stand alone.
-_STYLE = (
-    "svg{background:#fff}text{font:10.5px system-ui,sans-serif;fill:#55626f}.soft{--hue:#55626f}.blue{--hue:#1f5f7a}"
-    ".orange{--hue:#d9653b}.green{--hue:#1c6b45}.gold{--hue:#7a5b00}text.end{fill:var(--hue);font-weight:600}"
-    ".rule,.axis{stroke:#d9dee3;fill:none}.line{stroke:var(--hue);stroke-width:1.8;fill:none}"
-    ".dashed{stroke-dasharray:4.5 3}.bar-line,.leader{stroke:var(--hue);fill:none;opacity:.5}"
-    ".dot{stroke:var(--hue);stroke-width:1.5}"
-    ".full{fill:var(--hue)}.hollow{fill:#fff}.matrix text{font-size:8px}.one{fill:#1f5f7a}.zero{fill:#f0f2f4;"
-    "stroke:#d9dee3;stroke-width:.5}.bad{fill:#d9653b}.votes .says{font-size:9px}text.right{fill:#1c6b45}"
-    "text.wrong,text.bad{fill:#a8320f}"
-)
 
 
 @dataclass(frozen=True)
@@ -88,13 +77,13 @@ class Panel:
 
     Examples
     --------
-    >>> Panel("MNIST, IID", "5 repeats", Markup("<svg></svg>")).note
+    >>> Panel("MNIST, IID", "5 repeats", Drawing("<svg></svg>")).note
     ''
     """
 
     title: str
     remark: str
-    chart: Markup
+    chart: Drawing
     note: str = ""
 
 
@@ -109,20 +98,7 @@ ATTACKER_STYLES = (
 ROC_TICKS = (0, 5, 10, 15, 20)
 
 
-def make_point(x: float, shares: Sequence[Share], name: str) -> Point:
-    """Return the mean of shares with its spread; the pointer is told the counts.
-
-    Examples
-    --------
-    >>> make_point(2, [{"count": 3, "of": 4}], "vote").title
-    'vote: 75.0% (3 of 4)'
-    """
-    values = [share["count"] / share["of"] for share in shares]
-    value, of = sum_up_shares(shares)
-    return Point(x, fmean(values), stdev(values) if len(values) > 1 else None, f"{name}: {value} ({of})")
-
-
-def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], label: str) -> Markup:
+def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], label: str) -> Drawing:
     """Return detected triggered inputs against false alarms, a line a number of attackers, means over repeats.
 
     Parameters
@@ -153,21 +129,9 @@ def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], l
     return draw_lines(lines, label, "false alarms, %", ROC_TICKS)
 
 
-def stand_alone(chart: Markup) -> str:
-    """Return an SVG element of a page as a file of its own: with its name space, colours and letters.
-
-    Examples
-    --------
-    >>> stand_alone(draw_sample(ATTACKER_STYLES[1])).startswith('<svg xmlns="http://www.w3.org/2000/svg" class')
-    True
-    """
-    opening, _, rest = str(chart).removeprefix("<svg ").partition(">")
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {opening}><style>{_STYLE}</style>{rest}\n'
-
-
 def draw_lines(
     lines: Sequence[Line], label: str, x_label: str, x_ticks: Sequence[int], x_names: Sequence[str] | None = None
-) -> Markup:
+) -> Drawing:
     """Return a chart of shares between 0 and 100%; every line has its label at its end.
 
     Guarantees: text is escaped, ids are not used, and the same lines give the same bytes.
@@ -207,10 +171,10 @@ def draw_lines(
             f'<text class="end {line.kind}" x="{edge:.1f}" y="{height + 3.5:.1f}">{escape(line.label)}</text>'
         )
     opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">'
-    return Markup(f"{opening}{body}</svg>")  # texts were escaped one by one
+    return Drawing(f"{opening}{body}</svg>")  # texts were escaped one by one
 
 
-def draw_sample(style: Style) -> Markup:
+def draw_sample(style: Style) -> Drawing:
     """Return a short piece of a line for a legend.
 
     Examples
@@ -219,7 +183,7 @@ def draw_sample(style: Style) -> Markup:
     True
     """
     dash, kind = " dashed" if style.dashed else "", style.kind
-    return Markup(
+    return Drawing(
         f'<svg class="chart sample" viewBox="0 0 34 12" aria-hidden="true"><path class="line {kind}{dash}" d="M1 6H33">'
         f"</path>{_draw_marker(style.marker, kind, 17, 6, '')}</svg>"
     )
@@ -289,3 +253,90 @@ def _spread(heights: Sequence[float]) -> list[float]:
     for place, height in zip(order, moved, strict=True):
         found[place] = height
     return found
+
+
+def draw_matrix(
+    matrix: NDArray[np.bool_],
+    users: Sequence[str] | None = None,
+    marked: Sequence[int] = (),
+    says: Sequence[str] = (),
+    right: Sequence[bool] = (),
+    label: str | None = None,
+    small: bool = False,
+) -> Drawing:
+    """Draw a code: a row a sub-model, a column a user, a filled cell where the one learns from the other.
+
+    Parameters
+    ----------
+    matrix : ndarray of bool, shape (m, n)
+    users : sequence of str, optional
+        Names, written upwards; numbers without.
+    marked : sequence of int
+        Users in another colour.
+    says, right : sequence of str, of bool
+        What each sub-model says, beside its row, and whether that is green or red.
+    label : str, optional
+        What a screen reader says.
+    small : bool
+        Half the size, without numbers.
+
+    Examples
+    --------
+    >>> picture = draw_matrix(np.eye(3, dtype=bool), ["ann", "bob", "eve"], [2], ["cat", "cat", "dog"], [1, 1, 0])
+    >>> picture.count(">cat<"), ">eve<" in picture
+    (2, True)
+    """
+    size, gap = (7, 1) if small else (14, 2)
+    m, n = matrix.shape
+    names = [name if len(name) <= 18 else f"{name[:17]}…" for name in users or map(str, range(n))]
+    widest = max(map(len, names), default=0)
+    left, top = (0, 0) if small else (24, 12 + 4.6 * widest if users else 18)
+    reach, parts = set(marked), {"zero": "", "one": "", "bad": ""}
+    for i in range(m):
+        for j in range(n):
+            kind = ("bad" if j in reach else "one") if matrix[i, j] else "zero"
+            parts[kind] += f"M{left + j * size} {top + i * size:g}h{size - gap}v{size - gap}h{gap - size}z"
+    drawn = "".join(f'<path class="{kind}" d="{path}"></path>' for kind, path in parts.items() if path)
+    if not small:
+        for j in range(0, n, -(-n // (60 if users else 24))):
+            x, kind = left + j * size + 6, "bad" if j in reach else "user"
+            place = f'transform="translate({x + 3} {top - 6:g}) rotate(-90)"' if users else f'x="{x}" y="{top - 6:g}"'
+            anchor = "start" if users else "middle"
+            drawn += f'<text class="{kind}" {place} text-anchor="{anchor}">{escape(names[j])}</text>'
+        for i in range(0, m, -(-m // 60)):
+            drawn += f'<text x="{left - 6}" y="{top + i * size + 9:g}" text-anchor="end">{i}</text>'
+    edge, width = left + n * size, float(left + n * size)
+    for i, (word, good) in enumerate(zip(says, right, strict=True)):
+        place = f'x="{edge + 8}" y="{top + i * size + 10:g}"'
+        drawn += f'<text class="says {"right" if good else "wrong"}" {place}>{escape(word)}</text>'
+        width = max(width, edge + 20 + 5.2 * len(word))
+    told = escape(label or f"Code matrix: {m} sub-models, {n} users")
+    opening = f'<svg class="matrix" viewBox="0 0 {width:g} {top + m * size:g}" style="max-width:{1.4 * width:.0f}px"'
+    return Drawing(f'{opening} role="img" aria-label="{told}">{drawn}</svg>')
+
+
+def draw_shares(shares: NDArray[np.float64], row: str, part: str) -> Drawing:
+    """Draw what rows are made of, a bar each, a colour a part; numbers stand at the bars and in the legend.
+
+    Examples
+    --------
+    >>> picture = draw_shares(np.array([[0.5, 0.5], [1.0, 0.0]]), "user", "class")
+    >>> "user 1: 100.0% class 0" in picture
+    True
+    """
+    n, parts = shares.shape
+    left, wide, tall, bars = 34, 260, 10, ""
+    hues = [f"fill:hsl({360 * i // parts} 45% {45 if i % 2 else 62}%)" for i in range(parts)]
+    for i, starts in enumerate(np.cumsum(shares, axis=1) - shares):
+        bars += f'<text x="{left - 6}" y="{8 + tall * i}" text-anchor="end">{i}</text>' if i % -(-n // 40) == 0 else ""
+        for j in np.flatnonzero(shares[i]).tolist():
+            told = f"<title>{row} {i}: {show_percent(shares[i, j])} {part} {j}</title>"
+            place = f'x="{left + wide * starts[j]:.1f}" y="{tall * i}" width="{wide * shares[i, j]:.1f}"'
+            bars += f'<rect {place} height="{tall - 1}" style="{hues[j]}">{told}</rect>'
+    for j in range(parts):
+        x, y = left + wide + 12 + 34 * (j // 10), 12 * (j % 10)
+        bars += f'<rect x="{x}" y="{y}" width="9" height="9" style="{hues[j]}"></rect>'
+        bars += f'<text x="{x + 12}" y="{y + 8}">{j}</text>'
+    box = f"0 0 {left + wide + 14 + 34 * (-(-parts // 10))} {max(tall * n, 12 * min(parts, 10))}"
+    told = f"Share of each {part} by {row}, {n} {row}s"
+    return Drawing(f'<svg class="chart shares" viewBox="{box}" role="img" aria-label="{told}">{bars}</svg>')
