@@ -126,5 +126,5 @@ def test_the_plot_of_class_shares_is_drawn_with_the_same_bytes_each_time(tmp_pat
     drawn = (tmp_path / "a.svg").read_bytes()
     assert drawn.startswith(b"<svg xmlns")
     assert drawn == (tmp_path / "b.svg").read_bytes()
-    with pytest.raises(InputError, match="written as .svg"):
+    with pytest.raises(InputError, match="drawings are written as"):
         plot_class_shares(LABELS, split, tmp_path / "a.txt")
