@@ -14,10 +14,10 @@ from codeward._notebook import Drawing
 
 Marker = Literal["disc", "ring", "square", "frame"]
 
-_WIDTH, _HEIGHT = 276, 224
+_WIDTH, HEIGHT = 276, 224
 _LEFT, _TOP, _BOTTOM = 34, 10, 34
 #: Least distance of two labels at the ends of lines.
-_LABEL_GAP = 11.5
+LABEL_GAP = 11.5
 #: Lines stand a little beside each other, so that their bars do not cover one another.
 _DODGE = 2.4
 
@@ -161,16 +161,16 @@ def draw_lines(
     ends = []
     for place, line in enumerate(drawn):
         shift = (place - (len(drawn) - 1) / 2) * _DODGE
-        points = [(_place_x(point.x, x_ticks, right) + shift, _place_y(point.y), point) for point in line.points]
+        points = [(_place_x(point.x, x_ticks, right) + shift, place_y(point.y), point) for point in line.points]
         body += _draw_line(line, points)
         ends.append((points[-1][0], points[-1][1]))
-    for line, (x, y), height in zip(drawn, ends, _spread([y for _, y in ends]), strict=True):
+    for line, (x, y), height in zip(drawn, ends, spread_labels([y for _, y in ends]), strict=True):
         edge = right + 14
         body += (
             f'<path class="leader {line.kind}" d="M{x + 4:.1f} {y:.1f}L{edge - 3:.1f} {height:.1f}"></path>'
             f'<text class="end {line.kind}" x="{edge:.1f}" y="{height + 3.5:.1f}">{escape(line.label)}</text>'
         )
-    opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">'
+    opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
     return Drawing(f"{opening}{body}</svg>")  # texts were escaped one by one
 
 
@@ -190,10 +190,10 @@ def draw_sample(style: Style) -> Drawing:
 
 
 def _draw_axes(x_label: str, x_ticks: Sequence[int], right: float, x_names: Sequence[str]) -> str:
-    bottom = _HEIGHT - _BOTTOM
+    bottom = HEIGHT - _BOTTOM
     found = ""
     for share in (0, 25, 50, 75, 100):
-        y = _place_y(share / 100)
+        y = place_y(share / 100)
         found += f'<path class="{"axis" if share == 0 else "rule"}" d="M{_LEFT} {y:.1f}H{right + 8:.1f}"></path>'
         found += (
             f'<text x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{share}{"%" if share == 100 else ""}</text>'
@@ -203,7 +203,7 @@ def _draw_axes(x_label: str, x_ticks: Sequence[int], right: float, x_names: Sequ
         found += f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{escape(name)}</text>'
     middle = (_LEFT + right) / 2
     return (
-        found + f'<text class="quiet" x="{middle:.1f}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+        found + f'<text class="quiet" x="{middle:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
     )
 
 
@@ -213,7 +213,7 @@ def _draw_line(line: Line, points: Sequence[tuple[float, float, Point]]) -> str:
     for x, _, point in points:
         if point.spread:
             # What lies past 0 or 100% is no accuracy: the bar ends there.
-            low, high = _place_y(max(point.y - point.spread, 0)), _place_y(min(point.y + point.spread, 1))
+            low, high = place_y(max(point.y - point.spread, 0)), place_y(min(point.y + point.spread, 1))
             bar = f"M{x - 2:.1f} {low:.1f}h4M{x:.1f} {low:.1f}V{high:.1f}M{x - 2:.1f} {high:.1f}h4"
             found += f'<path class="bar-line {line.kind}" d="{bar}"></path>'
     return found + "".join(_draw_marker(line.marker, line.kind, x, y, point.title) for x, y, point in points)
@@ -234,21 +234,22 @@ def _place_x(value: float, ticks: Sequence[int], right: float) -> float:
     return left + (value - ticks[0]) / max(ticks[-1] - ticks[0], 1) * width
 
 
-def _place_y(share: float) -> float:
-    bottom = _HEIGHT - _BOTTOM
+def place_y(share: float) -> float:
+    """Return the height at which a share is drawn."""
+    bottom = HEIGHT - _BOTTOM
     return bottom - share * (bottom - _TOP)
 
 
-def _spread(heights: Sequence[float]) -> list[float]:
+def spread_labels(heights: Sequence[float]) -> list[float]:
     """Move labels apart until none covers another, in their order, within the chart; ties keep the lines' order."""
     order = sorted(range(len(heights)), key=lambda place: (heights[place], place))
     moved = [heights[place] for place in order]
     for i in range(1, len(moved)):
-        moved[i] = max(moved[i], moved[i - 1] + _LABEL_GAP)
-    limit = _HEIGHT - _BOTTOM + 6.0
+        moved[i] = max(moved[i], moved[i - 1] + LABEL_GAP)
+    limit = HEIGHT - _BOTTOM + 6.0
     for i in range(len(moved) - 1, -1, -1):
         moved[i] = min(moved[i], limit)
-        limit = moved[i] - _LABEL_GAP
+        limit = moved[i] - LABEL_GAP
     found = [0.0] * len(heights)
     for place, height in zip(order, moved, strict=True):
         found[place] = height

@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeward._charts import _HEIGHT, _LABEL_GAP, Line, Point, _place_y, _spread, draw_lines
+from codeward._charts import HEIGHT, LABEL_GAP, Line, Point, draw_lines, place_y, spread_labels
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=14))
 def test_labels_keep_their_distance_their_order_and_the_chart(shares):
-    heights = [_place_y(share) for share in shares]
-    moved = _spread(heights)
+    heights = [place_y(share) for share in shares]
+    moved = spread_labels(heights)
     ordered = sorted(moved)
-    assert all(b - a >= _LABEL_GAP - 1e-9 for a, b in pairwise(ordered))
+    assert all(b - a >= LABEL_GAP - 1e-9 for a, b in pairwise(ordered))
     assert ordered[0] >= 0
-    assert ordered[-1] <= _HEIGHT
+    assert ordered[-1] <= HEIGHT
     above = [(a, b) for a in range(len(heights)) for b in range(len(heights)) if heights[a] < heights[b]]
     assert all(moved[a] < moved[b] for a, b in above)
 
 
 def test_labels_that_do_not_touch_stay_where_their_lines_end():
-    heights = [_place_y(0.9), _place_y(0.5), _place_y(0.1)]
-    assert _spread(heights) == heights
+    heights = [place_y(0.9), place_y(0.5), place_y(0.1)]
+    assert spread_labels(heights) == heights
 
 
 def test_a_higher_share_is_drawn_higher_and_the_pointer_is_told_the_counts():
@@ -32,7 +32,7 @@ def test_a_higher_share_is_drawn_higher_and_the_pointer_is_told_the_counts():
     chart = draw_lines([Line("a & b", "blue", False, "disc", points)], "it", "attackers", (0, 1))
     first, second = (float(y) for y in re.findall(r'<circle [^>]*cy="([\d.]+)"', chart))
     assert first < second
-    assert first == pytest.approx(_place_y(0.9), abs=0.05)
+    assert first == pytest.approx(place_y(0.9), abs=0.05)
     assert "<title>&lt;0&gt; of 5</title>" in chart
     assert "a &amp; b" in chart
 
@@ -45,9 +45,9 @@ def test_bars_end_where_shares_do():
         for bar in re.findall(r'class="bar-line[^"]*" d="([^"]+)"', chart)
         for y in re.findall(r"V([\d.]+)", bar)
     ]
-    assert ends[0] == pytest.approx(_place_y(1), abs=0.05)
+    assert ends[0] == pytest.approx(place_y(1), abs=0.05)
     starts = re.findall(r'class="bar-line[^"]*" d="M[\d.]+ ([\d.]+)h', chart)
-    assert float(starts[1]) == pytest.approx(_place_y(0), abs=0.05)
+    assert float(starts[1]) == pytest.approx(place_y(0), abs=0.05)
 
 
 def test_a_line_without_points_is_left_out():
