@@ -19,7 +19,7 @@ from codeward.training.backbones import (
     transform_cached,
 )
 from codeward.training.backbones._pretrained import PinnedFile, load_weights
-from codeward.training.backbones._stroke_maps import make_upright, scatter_strokes, turn
+from codeward.training.backbones._stroke_features import make_upright, scatter_strokes, turn
 
 
 def draw_images(size=9, side=28, seed=0):

@@ -124,7 +124,7 @@ def test_products_of_rows_are_exact_in_float32():
 @pytest.mark.parametrize("memory", [1, 5_000, 1 << 30])
 @pytest.mark.parametrize("grams", [False, True])
 def test_row_sums_do_not_depend_on_the_order_of_work(memory, grams, monkeypatch):
-    monkeypatch.setattr("codeward.training.heads._row_sums._TILE_MEMORY", 4_000)
+    monkeypatch.setattr("codeward.training.heads._ridge._TILE_MEMORY", 4_000)
     features, labels, users = draw()
     statistics = gather_statistics(features, labels, users, C)
     steps = round_to_grid(features).steps

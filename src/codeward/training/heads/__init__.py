@@ -5,9 +5,15 @@ Nothing here needs torch; only keeping heads in a model store does.
 
 from codeward.training.heads._feature_grid import GRID_BITS, GridFeatures, check_steps, round_to_grid
 from codeward.training.heads._head_set import HeadSet, fit_heads
-from codeward.training.heads._row_sums import sum_row_grams
-from codeward.training.heads._statistics_message import check_statistics, pack_statistics, unpack_statistics
-from codeward.training.heads._user_statistics import StatisticsSet, UserStatistics, gather_statistics
+from codeward.training.heads._ridge import sum_row_grams
+from codeward.training.heads._user_statistics import (
+    StatisticsSet,
+    UserStatistics,
+    check_statistics,
+    gather_statistics,
+    pack_statistics,
+    unpack_statistics,
+)
 
 __all__ = [
     "GRID_BITS",

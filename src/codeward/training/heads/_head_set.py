@@ -17,8 +17,7 @@ from codeward._progress import Progress, silent
 from codeward.codes import Code
 from codeward.data import Samples, render
 from codeward.training.heads._feature_grid import GridFeatures, round_to_grid
-from codeward.training.heads._ridge_solve import solve_dual, solve_primal
-from codeward.training.heads._row_sums import MEMORY, sum_row_grams
+from codeward.training.heads._ridge import MEMORY, solve_dual, solve_primal, sum_row_grams
 from codeward.training.heads._user_statistics import StatisticsSet, UserStatistics, gather_statistics, packed_size
 
 if TYPE_CHECKING:
