@@ -307,6 +307,7 @@ def draw_matrix(
         for i in range(0, m, -(-m // 60)):
             drawn += f'<text x="{left - 6}" y="{top + i * size + 9:g}" text-anchor="end">{i}</text>'
     edge, width = left + n * size, float(left + n * size)
+    drawn += f'<text x="{edge + 8}" y="{top - 6:g}">says</text>' if says else ""
     for i, (word, good) in enumerate(zip(says, right, strict=True)):
         place = f'x="{edge + 8}" y="{top + i * size + 10:g}"'
         drawn += f'<text class="says {"right" if good else "wrong"}" {place}>{escape(word)}</text>'

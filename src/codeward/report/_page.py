@@ -1,7 +1,9 @@
 """Pages from templates: one HTML file that needs nothing outside itself, every text escaped, pictures taken apart."""
 
 import xml.etree.ElementTree as ET
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
@@ -56,15 +58,15 @@ def find_templates(package: str = "codeward.report") -> Environment:
     made = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, optimized=True
     )
-    made.globals["read_style"] = read_style
+    made.globals |= {"read_part": read_part, "digest_text": digest_text}
     return made
 
 
 def write_page(template: str, package: str = "codeward.report", **content: Any) -> str:
     """Return a page: a template that extends ``page.html``, with its content.
 
-    Guarantees: text is escaped, the page runs no script and loads nothing (its content security policy says so, too),
-    the same content gives the same bytes.
+    Guarantees: text is escaped; the page loads nothing and runs one script, its own, which copies tables (the content
+    security policy allows no other); the same content gives the same bytes.
 
     Parameters
     ----------
@@ -84,9 +86,15 @@ def write_page(template: str, package: str = "codeward.report", **content: Any) 
     return find_templates(package).get_template(template).render(**content)
 
 
-def read_style(name: str) -> str:
-    """Return a style sheet of reports."""
+@cache
+def read_part(name: str) -> str:
+    """Return a style sheet or script of reports."""
     return files("codeward.report").joinpath(name).read_text("utf-8")
+
+
+def digest_text(text: str) -> str:
+    """Return the digest by which a page's content security policy lets its own script run."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
 def adopt_svg(text: str, prefix: str, label: str) -> Drawing:

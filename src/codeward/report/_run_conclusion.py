@@ -1,6 +1,7 @@
 """What a run's page concludes: whether it was defended, one triggered input vote by vote, and what is guaranteed."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from markupsafe import Markup
 
 from codeward._charts import draw_matrix
 from codeward._figures import show_percent
-from codeward.certificates import Agreement
+from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._run_sections import Content, count_users, enter_texts, tabulate
 from codeward.report._table_builder import count_attackers, sum_up_shares
@@ -20,12 +21,17 @@ DEFENDED = 0.9
 WORKS = 0.5
 
 
-def conclude(cells: Sequence[Cell], inspection: Inspection) -> dict[str, Any]:
+def conclude(cells: Sequence[Cell], inspection: Inspection, curves: Mapping[str, CertifiedCurve]) -> dict[str, Any]:
     """Say first whether the run was defended, with figures, what is guaranteed, and the figures to look at."""
-    promise = sum_up_guarantees(state_guarantees(inspection))
+    said = state_guarantees(inspection)
+    if cells[0].threat == "arbitrary":  # users sent updates: what holds for one target for all does not apply
+        told = next(one.sentence for one in said if one.threat == "arbitrary")
+        promise = f"Guaranteed with the consensus decoder, whatever users send: {told[0].lower()}{told[1:]}"
+    else:
+        promise = sum_up_guarantees(said)
     attacked = [cell for cell in cells if cell.record["figures"]["groups"]]
     if not attacked:
-        return {"conclusion": "No attack was simulated.", "verdict": "", "guaranteed": promise, "tiles_of": []}
+        return {"verdict": "", "guaranteed": promise, **_conclude_clean(cells, curves)}
     covered = min(inspection.correct, inspection.track) or inspection.correct
     within = [cell.n_attackers for cell in attacked if cell.n_attackers <= covered]
     size = max(within) if within else min(cell.n_attackers for cell in attacked)
@@ -43,6 +49,36 @@ def conclude(cells: Sequence[Cell], inspection: Inspection) -> dict[str, Any]:
     }
     tiles = [(told, *sum_up_shares(shares[name])) for name, told in names.items() if shares[name]]
     return {"conclusion": sentence, "verdict": word, "guaranteed": promise, "tiles_of": tiles}
+
+
+def _conclude_clean(cells: Sequence[Cell], curves: Mapping[str, CertifiedCurve]) -> Content:
+    """Say what models that nobody attacks on purpose reach."""
+    own = [decoder_figures(cell.record)["clean"] for cell in cells]
+    plain = [cell.record["figures"]["clean"]["all"] for cell in cells]
+    shares = {
+        "decoder right": [part["right"] for part in own],
+        "plain vote right": [part["plurality"] for part in plain],
+        "one sub-model right": [part["single_model"] for part in plain],
+        "false alarms": [part["alarms"] for part in own],
+    }
+    said = {name: (value, of) for name, found in shares.items() for value, of in [sum_up_shares(found)]}
+    text = (
+        f"{said['decoder right'][0]} of clean test inputs ({said['decoder right'][1]}) get the right label, "
+        f"{said['plain vote right'][0]} by a plain vote of the sub-models; {said['false alarms'][0]} raise a false "
+        "alarm. No attack was simulated."
+    )
+    tiles = [(name, *found) for name, found in said.items()]
+    best = max(curves.values(), key=lambda curve: _certified_at(curve, 1), default=None)
+    if best is not None:
+        share = _certified_at(best, 1)
+        tiles.append(
+            ("certified, any 1 user", show_percent(share), f"{round(share * best.n_inputs):,} of {best.n_inputs:,}")
+        )
+    return {"conclusion": text, "tiles_of": tiles}
+
+
+def _certified_at(curve: CertifiedCurve, k: int) -> float:
+    return float(curve.accuracy[k]) if k < len(curve.accuracy) else 0.0
 
 
 def _gather(cells: Sequence[Cell]) -> dict[str, list[dict[str, int]]]:
@@ -76,16 +112,17 @@ def _judge(shares: dict[str, list[dict[str, int]]], size: int, n_users: int, wit
             "No attack",
             f"{who}, the trigger worked in {said['works']} of the votes it reached: nothing to defend against.",
         )
-    beside = f"; sub-models out of the attackers' reach know {said['unreached']}" if "unreached" in said else ""
     text = (
-        f"{who}, {said['right']} of {total:,} triggered inputs got the right label, {said['plurality']} by a plain "
-        f"vote{beside}. {said['alarms']} of them raised an alarm, as did {said['false']} of clean inputs."
+        f"{who}, {said['right']} of {total:,} triggered inputs got the right label (a plain vote: "
+        f"{said['plurality']}), {said['alarms']} raised an alarm (clean inputs: {said['false']})"
     )
     if "rightly" in said:
-        text += (
-            f" Five flagged inputs together named {said['rightly']} of the attackers; somebody else was accused "
-            f"{said['wrongly']} of the times."
-        )
+        times = sum(one["of"] for one in shares["wrongly"])
+        others = f"accused somebody else {said['wrongly']} of {times} times" if mean["wrongly"] else "nobody else"
+        text += f", and five flagged inputs together named {said['rightly']} of the attackers and {others}"
+    text += "."
+    if "unreached" in said:
+        text += f" Sub-models that no attacker reached are right on {said['unreached']} of the same inputs."
     return ("Defended" if mean["right"] >= DEFENDED * known else "Not defended"), text
 
 
@@ -106,14 +143,15 @@ def show_votes(cells: Sequence[Cell], inspection: Inspection) -> dict[str, Any]:
     row = int(others[np.argmax(says_target[others] * 2 > cell.code.n_models)])
     label, names = int(given.labels[row]), cell.class_names
     words = [str(names[one]) if names else str(one) for one in range(cell.n_classes)]
-    users = ", ".join(group.names)
+    votes, users = given.votes[row].tolist(), ", ".join(group.names)
+    counts = Counter(votes)
+    winner = min(counts, key=lambda vote: (-counts[vote], vote))
     caption = (
-        f"One triggered input of class {words[label]}. A row is a sub-model, a column a user, filled where the one "
-        f"learns from the other; {count_attackers(len(group.attackers))} ({users}), in orange, want "
-        f"{words[group.target]}. On the right what each sub-model says: those that learned from an attacker obey, the "
-        "others know better, and which rows obey tells who attacked."
+        f"A row is a sub-model, a column a user, filled where the one learns from the other. "
+        f"{count_attackers(len(group.attackers)).capitalize()} ({users}), in orange, want {words[group.target]}; the "
+        f"input is of class {words[label]}. On the right what each sub-model says, green where it is right: a plain "
+        f"vote says {words[winner]} ({counts[winner]} of {len(votes)}). Which rows obey tells who attacked."
     )
-    votes = given.votes[row].tolist()
     told = f"{cell.code.n_models} sub-models vote on one triggered input; {votes.count(label)} say the true label"
     says, right = [words[vote] for vote in votes], [vote == label for vote in votes]
     picture = draw_matrix(cell.code.matrix, cell.code.users, group.attackers, says, right, told)

@@ -121,7 +121,7 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
         except (InputError, UnicodeDecodeError) as error:
             missing.append(f"plots/users.svg was left out: {error}")
     content: dict[str, Any] = {
-        **conclude(cells, inspection),
+        **conclude(cells, inspection, curves),
         **show_votes(cells, inspection),
         **sections.tell_run(cells, inspection),
         **tell_promise(cells, inspection, kept),
@@ -135,7 +135,13 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
     )
     html = write_page("run.html", title=title, footer=footer, missing=missing, users=users, **content)
     bar.advance()
-    shown = (*content["measured"], content["detected"], content["certified"], content["guarantees"], content["margins"])
+    shown = (
+        *content["measured"].values(),
+        content["detected"],
+        content["certified"],
+        content["guarantees"],
+        content["margins"],
+    )
     drawings = {"votes": content["votes_picture"], "code": content["matrix"]}
     for name in ("accuracy", "roc", "certified"):
         drawings[name] = next((panel.chart for panel in content[f"{name}_panels"]), None)

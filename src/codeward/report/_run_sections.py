@@ -21,18 +21,19 @@ from codeward.report._table_builder import (
     show_number,
     sum_up_shares,
 )
-from codeward.runs import ALARM, Cell, decoder_figures
+from codeward.runs import ALARM, Cell, decoder_figures, load_revocation
 
 Content = dict[str, Any]
 _KEPT, _SIDES = ("all", "other_labels"), ("rightly", "wrongly")
+#: What the chart of accuracy is of.
+_CHART_NOTE = "By number of attackers: on clean inputs at 0, else on all triggered ones."
 Rows = Sequence[tuple[TableEntry, ...]]
 
 
 def name_run(cells: Sequence[Cell]) -> str:
-    """Return data set, users and code in a few words."""
-    config = cells[0].record["config"]
-    chosen = config["code"]["name"] or (Path(config["code"]["file"] or "").stem or "designed")
-    return f"{Path(config['dataset']).stem}, {cells[0].code.n_users} users, code {chosen}"
+    """Return data set, users and sub-models in a few words."""
+    code = cells[0].code
+    return f"{Path(cells[0].record['config']['dataset']).stem}: {code.n_users} users, {code.n_models} sub-models"
 
 
 def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
@@ -43,7 +44,9 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
     wanted, there = len(attack["attackers"]) * config["repeats"], len(cells)
     own = bool(config.get("train"))  # made by `codeward train`: nothing is simulated
     dates = sorted({str(cell.record.get("created", ""))[:10] for cell in cells})
+    gone = load_revocation(cells[0].folder.path)
     facts = {
+        "revoked": ", ".join(gone.names(gone.revoked)),
         "data set": f"{config['dataset']}, {code.n_users} users, "
         + ("each with its own samples" if own else f"{split['kind']} split")
         + (f" (alpha {split['alpha']:g})" if split.get("alpha") is not None else ""),
@@ -84,6 +87,7 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
         "record": record,
         "recipe": yaml.safe_dump(kept, sort_keys=False),
         "limits_of": limits,
+        "revoked": facts["revoked"],
     }
 
 
@@ -102,22 +106,15 @@ def tell_figures(cells: Sequence[Cell], inspection: Inspection) -> Content:
             f"The code does not promise to name {who}: where sets of users reach the same sub-models nobody is singled "
             "out. The single best explanation of one input, as in the paper, is the smallest set, lowest numbers first."
         )
-    tables = (_tabulate_attack, _tabulate_triggered, _tabulate_named)
-    attacked = [fill(cells, inspection) for fill in tables] if groups else []
+    filled = {"attack": _tabulate_attack, "triggered": _tabulate_triggered, "named": _tabulate_named}
+    attacked = {name: fill(cells, inspection) for name, fill in filled.items()} if groups else {}
     return {
         "alarm": f"{decoder_figures(cells[0].record).get('threshold', ALARM):g}",
         "attacked": bool(groups),
         "spread": spread,
         "unnamed": unnamed,
-        "measured": [*attacked, _tabulate_clean(cells, inspection)],
-        "accuracy_panels": [
-            Panel(
-                "Accuracy by number of attackers",
-                "",
-                draw_accuracy(cells),
-                "On clean inputs at 0, else on all triggered.",
-            )
-        ],
+        "measured": {**attacked, "clean": _tabulate_clean(cells, inspection)},
+        "accuracy_panels": [Panel("Right labels", "", draw_accuracy(cells), _CHART_NOTE)] if groups else [],
     }
 
 
@@ -219,9 +216,12 @@ def list_shares(cell: Cell, name: str) -> list[Share]:
 def _tabulate_attack(cells: Sequence[Cell], inspection: Inspection) -> Table:
     """Say whether the attack worked at all: the share of target votes in hit and in clean models."""
     code, rows = cells[0].code, []
+    names = next((cell.class_names for cell in cells if cell.has_votes), None)
     for size, groups in list_groups(cells).items():
         who = "; ".join(
-            f"{', '.join(map(code.user_name, group['attackers']))} → {group['target']}" for group in groups[:4]
+            f"{', '.join(map(code.user_name, group['attackers']))} → "
+            f"{names[group['target']] if names and group['target'] < len(names) else group['target']}"
+            for group in groups[:4]
         ) + (f"; {len(groups) - 4} more" if len(groups) > 4 else "")
         shares = [
             show_share([group["success"][models] for group in groups]) for models in ("hit_models", "clean_models")
