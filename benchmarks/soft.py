@@ -28,7 +28,7 @@ from codeward._files import write_text_atomic
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, Decoded, PluralityDecoder, estimate_confusion
 from codeward.decoding.soft import SoftDecoder
-from codeward.decoding.soft._calibration import log_softmax
+from codeward.decoding.soft._learners import log_softmax
 
 FACTORS = (2.0, 5.0, 10.0)
 SUCCESS_RATES = (0.9, 0.7)

@@ -33,8 +33,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from benchmarks.soft import vary_triggers
 from codeward._files import write_text_atomic
 from codeward.codes import Code
-from codeward.decoding.soft._calibration import Calibration, calibrate, log_softmax
 from codeward.decoding.soft._explanations import list_explanations
+from codeward.decoding.soft._learners import Calibration, calibrate, log_softmax
 
 #: Attacks made from each triggered input for the oracles that do not know who attacks.
 MOVES = 3

@@ -22,7 +22,7 @@ code = Code([[1, 0, 0, 1, 0], [0, 1, 0, 0, 1], [0, 0, 1, 1, 0], [1, 1, 0, 0, 0],
 """
 UNION = """
 import numpy as np
-from codeward.decoding._pruned_bounds import widest_union
+from codeward.decoding._pruned_search import widest_union
 print(widest_union(np.array([[1], [2], [4]], dtype=np.uint64), 2))
 """
 BAYES = """

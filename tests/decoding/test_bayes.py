@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.decoding.exact_posterior import decode_exact
 
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, ConfusionModel, VoteModel, estimate_confusion
+from codeward.decoding._assumptions import CONFUSION_FLOOR
 from codeward.decoding._posterior_kernels import log_gain
-from codeward.decoding._reference import decode_exact
-from codeward.decoding._vote_models import CONFUSION_FLOOR
 
 
 def draw_code(rng: np.random.Generator, n_models: int, n_users: int, density: float = 0.5) -> Code:

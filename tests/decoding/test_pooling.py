@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.decoding.exact_posterior import decode_exact
 
 from codeward._errors import InputError
 from codeward.codes import Code
@@ -19,7 +20,6 @@ from codeward.decoding import (
     roc_curve,
     tracking_score,
 )
-from codeward.decoding._reference import decode_exact
 from codeward.reproduction import list_packed
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder
+from codeward.decoding._assumptions import ConfusionModel
 from codeward.decoding._posterior_kernels import bit_count
 from codeward.decoding._pruned import PrunedPosterior
-from codeward.decoding._pruned_bounds import bulk_interval, widest_union
-from codeward.decoding._vote_models import ConfusionModel
+from codeward.decoding._pruned_search import bulk_interval, widest_union
 
 
 def draw_case(rng, n_users, n_models, n_classes, density, accuracy, triggered):

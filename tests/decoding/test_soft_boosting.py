@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codeward.decoding.soft._boosting import (
+from codeward.decoding.soft._learners import (
     DEPTH,
     LEAF_MASS,
     LEAF_PENALTY,

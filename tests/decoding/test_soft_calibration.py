@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codeward.decoding.soft._calibration import (
+from codeward.decoding.soft._learners import (
     N_FOLDS,
     calibrate,
     calibration_loss,

@@ -4,21 +4,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward.codes import Code, named_code
-from codeward.decoding.soft._boosting import grow_trees
-from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE
-from codeward.decoding.soft._explanations import ModelEvidence, list_explanations, log_sum, weigh_votes
-from codeward.decoding.soft._ratios import (
+from codeward.decoding.soft._explanations import (
     N_DRAWN,
+    ModelEvidence,
     RatioModels,
     TrainingSet,
     choose_discounts,
     describe,
     draw_candidates,
     learn_ratios,
+    list_explanations,
+    log_sum,
     sum_explanations,
+    weigh_votes,
 )
-from codeward.decoding.soft._simulation import FAMILIES, draw_attacks, overwrite_scores
+from codeward.decoding.soft._fitting import FAMILIES, draw_attacks, overwrite_scores
+from codeward.decoding.soft._learners import grow_trees, log_softmax
 
 CODES = {"bcc248": named_code("bcc248"), "toy-d": named_code("toy-d"), "wide": Code(1 - np.eye(40, 5)[::-1])}
 

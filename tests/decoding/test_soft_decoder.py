@@ -8,8 +8,8 @@ from codeward._errors import InputError
 from codeward.codes import named_code
 from codeward.decoding import BayesDecoder, PluralityDecoder, estimate_confusion
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
-from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._explanations import Sums, log_sum
+from codeward.decoding.soft._learners import log_softmax
 from codeward.decoding.soft._opinions import Part, choose_threshold, fit_pool, list_opinions, spread_gap
 
 CODE = named_code("c")

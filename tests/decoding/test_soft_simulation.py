@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward.codes import named_code
-from codeward.decoding.soft._calibration import log_softmax
 from codeward.decoding.soft._explanations import list_explanations
-from codeward.decoding.soft._simulation import FAMILIES, draw_attacks, overwrite_scores, overwrite_votes
+from codeward.decoding.soft._fitting import FAMILIES, draw_attacks, overwrite_scores, overwrite_votes
+from codeward.decoding.soft._learners import log_softmax
 
 
 @settings(max_examples=40, deadline=None)

@@ -24,7 +24,7 @@ from tests.decoding.small_codes import (
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding import TwoGroupDecoder, _two_groups
-from codeward.decoding._pair_kernels import sum_pairs
+from codeward.decoding._posterior_kernels import sum_pairs
 
 
 def check_groups(decoder, votes):

@@ -13,7 +13,7 @@ from codeward._errors import InputError, TooLargeError
 from codeward.cli import main
 from codeward.codes import Code, named_code
 from codeward.decoding import BayesDecoder, TwoGroupDecoder, _two_groups, estimate_confusion, save_votes
-from codeward.decoding._pair_kernels import sum_pairs
+from codeward.decoding._posterior_kernels import sum_pairs
 from codeward.reproduction import PackedSetting
 
 RESULTS = Path(__file__).parents[2] / "results" / "mnist-iid-two-groups"

@@ -1,6 +1,5 @@
 """Certificates: what no attack by k users can change, per threat model. Never imports torch."""
 
-from codeward.certificates._agreement import Agreement, certify_agreement, is_agreement_affordable
 from codeward.certificates._certificates import (
     Certificates,
     CertifiedCurve,
@@ -13,14 +12,15 @@ from codeward.certificates._certificates import (
     plot_certified_accuracy,
 )
 from codeward.certificates._collective import CollectiveCertificate, certify_collective
-from codeward.certificates._pointwise import certify
+from codeward.certificates._pointwise import Agreement, certify, certify_agreement, is_agreement_affordable
 from codeward.certificates._published import (
+    Ruling,
     certify_bagging,
     certify_dpa,
     certify_finite_aggregation,
     certify_run_off_election,
+    referee,
 )
-from codeward.certificates._ruling import Ruling, referee
 
 __all__ = [
     "Agreement",

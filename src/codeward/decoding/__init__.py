@@ -1,7 +1,15 @@
 """From votes to a verdict: vote models, decoders, detection, tracking, vote files. Imports torch only when asked to."""
 
-from codeward.decoding._appeal import AppealDecoder
-from codeward.decoding._assumptions import Assumptions, uniform_prior
+from codeward.decoding._assumptions import (
+    Assumptions,
+    ConfusionModel,
+    VoteModel,
+    check_votes,
+    count_confusion,
+    estimate_confusion,
+    smooth_confusion,
+    uniform_prior,
+)
 from codeward.decoding._attacker_sets import tracking_score
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import (
@@ -18,18 +26,9 @@ from codeward.decoding._decoded import (
 from codeward.decoding._factory import DECODERS, make_decoder
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
-from codeward.decoding._score_files import load_scores, save_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
-from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
-from codeward.decoding._vote_files import VoteReader, VoteSet, load_votes, save_votes
-from codeward.decoding._vote_models import (
-    ConfusionModel,
-    VoteModel,
-    check_votes,
-    count_confusion,
-    estimate_confusion,
-    smooth_confusion,
-)
+from codeward.decoding._vote_counting import AppealDecoder, ConsensusDecoder, PluralityDecoder
+from codeward.decoding._vote_files import VoteReader, VoteSet, load_scores, load_votes, save_scores, save_votes
 
 __all__ = [
     "ALARM",

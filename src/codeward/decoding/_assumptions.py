@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codeward._errors import InputError
+from codeward._errors import InputError, TooLargeError
 
 
 def uniform_prior(max_attackers: int) -> tuple[float, ...]:
@@ -97,3 +97,203 @@ def check_rate(name: str, rate: float) -> None:
 
 #: The defaults of every decoder.
 DEFAULTS = Assumptions()
+
+
+#: Smallest probability a cell of a confusion matrix may have. Smaller ones (zeros of a matrix handed in) are raised to
+#: it, so that no vote is impossible and no logarithm infinite; rows are not scaled again (they move by < c * 1e-12).
+CONFUSION_FLOOR = 1e-12
+#: How far the sum of a row of a confusion matrix may be from 1.
+ROW_SUM_TOLERANCE = 1e-3
+#: Cells that the confusion matrices of all models may have together.
+MOST_CELLS = 1 << 27
+
+
+@runtime_checkable
+class VoteModel(Protocol):
+    """The replaceable part of the Bayes decoders: how models vote that nobody attacks.
+
+    Examples
+    --------
+    >>> isinstance(ConfusionModel([[[0.9, 0.1], [0.2, 0.8]]]), VoteModel)
+    True
+    """
+
+    @property
+    def n_models(self) -> int:
+        """Number of sub-models m."""
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes c."""
+
+    def log_likelihood(self, votes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return ``log Pr(y_i | clean, label = l)`` for votes of shape (N, m), as shape (N, m, c), all finite."""
+
+
+class ConfusionModel:
+    r"""The paper's clean-vote model: independent models with confusion matrices (its "Probabilistic Decoding").
+
+    .. math:: Pr(y \mid \text{clean}, l) = \prod_i C^{(i)}_{l y_i}
+
+    Parameters
+    ----------
+    confusion : array_like, shape (m, c, c)
+        ``confusion[i, l, v]``: probability that model i says v when the true label is l and nobody attacks. Rows sum
+        to 1 within `ROW_SUM_TOLERANCE`; cells below `CONFUSION_FLOOR` are raised to it.
+
+    Examples
+    --------
+    >>> model = ConfusionModel([[[0.9, 0.1], [0.2, 0.8]]])
+    >>> np.exp(model.log_likelihood(np.array([[1]]))).round(2)
+    array([[[0.1, 0.8]]])
+    """
+
+    def __init__(self, confusion: ArrayLike) -> None:
+        self.confusion = check_confusion(confusion)
+        # (m, v, l): the row of a vote is contiguous over labels.
+        self._by_vote = np.ascontiguousarray(np.log(np.maximum(self.confusion, CONFUSION_FLOOR)).transpose(0, 2, 1))
+
+    @property
+    def n_models(self) -> int:
+        """Number of sub-models m."""
+        return int(self.confusion.shape[0])
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes c."""
+        return int(self.confusion.shape[1])
+
+    def log_likelihood(self, votes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return ``log C[i, l, votes[., i]]``, shape (N, m, c)."""
+        return self._by_vote[np.arange(self.n_models), votes]
+
+
+def check_confusion(confusion: ArrayLike) -> NDArray[np.float64]:
+    """Validate confusion matrices, shape (m, c, c); every complaint names the place."""
+    matrices = np.asarray(confusion)
+    if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or 0 in matrices.shape:
+        raise InputError(f"confusion: expected shape (models, classes, classes), got {matrices.shape}")
+    if matrices.dtype.kind not in "fiu":
+        raise InputError(f"confusion: expected numbers, got dtype {matrices.dtype}")
+    matrices = matrices.astype(np.float64)
+    if not np.isfinite(matrices).all():
+        i, label, vote = (int(v) for v in np.argwhere(~np.isfinite(matrices))[0])
+        raise InputError(f"confusion: model {i}, label {label}, vote {vote} is NaN or infinite")
+    if (matrices < 0).any():
+        i, label, vote = (int(v) for v in np.argwhere(matrices < 0)[0])
+        raise InputError(f"confusion: model {i}, label {label}, vote {vote} is negative")
+    off = np.abs(matrices.sum(axis=2) - 1) > ROW_SUM_TOLERANCE
+    if off.any():
+        i, label = (int(v) for v in np.argwhere(off)[0])
+        total = float(matrices[i, label].sum())
+        raise InputError(
+            f"confusion: the row of model {i}, label {label} sums to {total:.6g}, "
+            f"not 1 (tolerance {ROW_SUM_TOLERANCE:g})"
+        )
+    return matrices
+
+
+def estimate_confusion(
+    votes: ArrayLike, labels: ArrayLike, n_classes: int, smoothing: float = 0.5
+) -> NDArray[np.float64]:
+    r"""Estimate the confusion matrices of the m models from clean votes.
+
+    .. math:: C^{(i)}_{lv} = (\#\{label = l, y_i = v\} + s) / (\#\{label = l\} + c s)
+
+    Parameters
+    ----------
+    votes : array_like of int, shape (N, m)
+    labels : array_like of int, shape (N,)
+        True labels of clean inputs (a validation set).
+    n_classes : int
+        Number of classes c.
+    smoothing : float
+        Pseudo-count s per cell, above 0; 0.5 by default. A label that never occurs gets uniform rows.
+
+    Returns
+    -------
+    ndarray of float64, shape (m, c, c)
+        Positive, rows sum to 1.
+
+    Examples
+    --------
+    >>> estimate_confusion([[0], [0], [1]], [0, 0, 1], n_classes=2).round(2)
+    array([[[0.83, 0.17],
+            [0.25, 0.75]]])
+    """
+    return smooth_confusion(count_confusion(votes, labels, n_classes), smoothing)
+
+
+def smooth_confusion(counts: NDArray[np.int64], smoothing: float = 0.5) -> NDArray[np.float64]:
+    """Turn counts of shape (m, c, c), added up over a data set, into the estimate of `estimate_confusion`.
+
+    Examples
+    --------
+    >>> smooth_confusion(np.array([[[2, 0], [0, 1]]])).round(2)
+    array([[[0.83, 0.17],
+            [0.25, 0.75]]])
+    """
+    if not smoothing > 0:
+        raise InputError(f"smoothing must be above 0, got {smoothing}: a zero cell would make a vote impossible")
+    smooth = counts + float(smoothing)
+    return np.asarray(smooth / smooth.sum(axis=2, keepdims=True), dtype=np.float64)
+
+
+def count_confusion(votes: ArrayLike, labels: ArrayLike, n_classes: int) -> NDArray[np.int64]:
+    """Count how often model i says v on label l, shape (m, c, c), for votes (N, m) and labels (N,).
+
+    Examples
+    --------
+    >>> count_confusion([[0], [0], [1]], [0, 0, 1], n_classes=2)
+    array([[[2, 0],
+            [0, 1]]])
+    """
+    checked = check_votes(votes, n_classes=n_classes)
+    truth = check_labels(labels, checked.shape[0], n_classes)
+    n_models = checked.shape[1]
+    if n_models * n_classes**2 > MOST_CELLS:
+        raise TooLargeError(f"confusion matrices of {n_models} models and {n_classes:,} classes do not fit in memory")
+    cells = (np.arange(n_models)[None, :] * n_classes + truth[:, None]) * n_classes + checked
+    return np.bincount(cells.ravel(), minlength=n_models * n_classes**2).reshape(n_models, n_classes, n_classes)
+
+
+def check_votes(votes: ArrayLike, n_models: int | None = None, n_classes: int | None = None) -> NDArray[np.int64]:
+    """Validate votes and return them as int64, shape (N, m); every complaint names the place.
+
+    Examples
+    --------
+    >>> check_votes([[0, 1.0]])
+    array([[0, 1]])
+    """
+    raw = np.asarray(votes)
+    if raw.ndim != 2:
+        raise InputError(f"votes: expected shape (inputs, models), got {raw.shape}")
+    if n_models is not None and raw.shape[1] != n_models:
+        raise InputError(f"votes: {raw.shape[1]} votes an input, but the code has {n_models} models (rows)")
+    return _check_classes(raw, n_classes, "votes")
+
+
+def check_labels(labels: ArrayLike, n_inputs: int, n_classes: int | None = None) -> NDArray[np.int64]:
+    """Validate labels and return them as int64, shape (N,)."""
+    raw = np.asarray(labels)
+    if raw.shape != (n_inputs,):
+        raise InputError(f"labels: expected shape ({n_inputs},), one label an input, got {raw.shape}")
+    return _check_classes(raw, n_classes, "labels")
+
+
+def _check_classes(raw: NDArray[Any], n_classes: int | None, what: str) -> NDArray[np.int64]:
+    if raw.dtype.kind not in "iuf":
+        raise InputError(f"{what}: expected whole numbers, got dtype {raw.dtype}")
+    if raw.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            wrong = ~((np.abs(raw) < 2.0**53) & (raw == np.floor(raw)))
+        if wrong.any():
+            place = np.argwhere(wrong)[0].tolist()
+            raise InputError(f"{what}: entry {place} is {raw[tuple(place)]!s}, not a whole number")
+    # On the type they came in, which may be eight times smaller.
+    top = np.iinfo(np.int64).max if n_classes is None else n_classes - 1
+    if raw.size and (raw.min() < 0 or raw.max() > top):
+        place = np.argwhere((raw < 0) | (raw > top))[0].tolist()
+        allowed = f"in 0..{top}" if n_classes is not None else "0 or more"
+        raise InputError(f"{what}: entry {place} is {int(raw[tuple(place)])}; classes must be {allowed}")
+    return raw.astype(np.int64, copy=False)

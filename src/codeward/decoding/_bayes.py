@@ -10,12 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from codeward._cores import share_rows
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
-from codeward.decoding._assumptions import DEFAULTS, check_prior, check_rate
+from codeward.decoding._assumptions import DEFAULTS, ConfusionModel, VoteModel, check_prior, check_rate, check_votes
 from codeward.decoding._attacker_sets import AttackerSets, Masses, gather_attacker_sets, name_suspects
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows, first_best, have_agreed
 from codeward.decoding._posterior_kernels import sum_posterior, tabulate_joint
 from codeward.decoding._pruned import BUDGET, PrunedPosterior
-from codeward.decoding._vote_models import ConfusionModel, VoteModel, check_votes
 
 #: Attacker sets up to which ``method="auto"`` enumerates; beyond it prunes.
 EXACT_SETS = 50_000
@@ -207,8 +206,6 @@ class BayesDecoder:
         model, sets = self.vote_model_, self.sets_
         base = model.log_likelihood(votes)
         if self.device is not None:
-            from codeward.decoding._reference import sum_on_device
-
             return sum_on_device(votes, base, sets, self.success_rate, self.failure_, self.device)
         n_inputs, n_classes = votes.shape[0], model.n_classes
         wide = (n_inputs, sets.weights.size) if with_patterns else (0, 0)
@@ -248,3 +245,49 @@ class BayesDecoder:
 def log_failure(success_rate: float) -> float:
     """Return log(1 - S), `IMPOSSIBLE` for S = 1."""
     return max(float(np.log1p(-success_rate)), IMPOSSIBLE) if success_rate < 1 else IMPOSSIBLE
+
+
+#: Floats one block of the (inputs, patterns, targets, labels) array may hold.
+BLOCK = 50_000_000
+
+
+def sum_on_device(
+    votes: NDArray[np.int64],
+    base: NDArray[np.float64],
+    sets: AttackerSets,
+    success_rate: float,
+    failure: float,
+    device: str,
+) -> Masses:
+    """Compute the fields of `Masses` on ``device`` in double precision; arguments as in `sum_posterior`."""
+    import torch
+
+    n_inputs, _, n_classes = base.shape
+    bits = torch.as_tensor(sets.bits, dtype=torch.float64, device=device)
+    log_weights = torch.log(torch.as_tensor(sets.weights, device=device))
+    classes = torch.arange(n_classes, device=device)
+    step = max(1, BLOCK // (bits.shape[0] * n_classes**2))
+    parts: list[list[NDArray[np.float64]]] = []
+    for start in range(0, n_inputs, step):
+        clean = torch.as_tensor(base[start : start + step], device=device)
+        says = torch.as_tensor(votes[start : start + step], device=device)[:, :, None] == classes
+        # delta_i(t, l) = log(S [t = y_i] + (1 - S) C) - log C: g_i(l) where the model says t, log(1 - S) elsewhere.
+        if success_rate > 0:
+            gain = torch.logaddexp(np.log(success_rate) - clean, torch.full_like(clean, failure))
+        else:
+            gain = torch.zeros_like(clean)
+        delta = torch.where(says[:, :, :, None], gain[:, :, None, :], failure)
+        total = clean.sum(dim=1)
+        joint = torch.einsum("pm,umtl->uptl", bits, delta) + total[:, None, None, :] + log_weights[:, None, None]
+        top = joint.amax(dim=(1, 2, 3))
+        joint = torch.exp(joint - top[:, None, None, None])
+        best = total.amax(dim=1)
+        found = (
+            joint.sum(dim=(1, 2)),
+            joint.sum(dim=(1, 3)),
+            torch.exp(total - best[:, None]),
+            joint.sum(dim=(2, 3)),
+            torch.stack([top, best], dim=1),
+        )
+        parts.append([part.cpu().numpy() for part in found])
+    return Masses._make(np.concatenate(field) for field in zip(*parts, strict=True))

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, TooLargeError
-from codeward.decoding._assumptions import check_rate
+from codeward.decoding._assumptions import check_rate, check_votes
 from codeward.decoding._attacker_sets import AttackerSets, name_suspects
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows, first_best
-from codeward.decoding._vote_models import check_votes
 
 #: Floats of a table of evidence (inputs x patterns x classes).
 TABLE = 30_000_000

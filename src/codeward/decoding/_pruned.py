@@ -42,12 +42,24 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward._compiled import compiled
 from codeward.codes import Code, pack_words
 from codeward.decoding._attacker_sets import NEARLY, Masses, Ranked, join_ranked, rank_sets
 from codeward.decoding._decoded import Decoded, first_best, have_agreed
-from codeward.decoding._posterior_kernels import tabulate_joint
-from codeward.decoding._pruned_bounds import widest_union
-from codeward.decoding._pruned_kernels import KEEP, sum_pruned
+from codeward.decoding._posterior_kernels import GROUP, bit_count, log_gain, tabulate_groups, tabulate_joint
+from codeward.decoding._pruned_search import (
+    KEEP,
+    PER_SET,
+    add_bulk,
+    choose,
+    drop_small,
+    greedy_set,
+    log_add,
+    log_between,
+    log_choose,
+    search_sets,
+    widest_union,
+)
 
 #: Share of the attack mass of an input that may be left out before more sets are enumerated.
 TOLERANCE = 1e-6
@@ -189,3 +201,181 @@ class PrunedPosterior:
         prior = np.array([self.prior[len(x)] / comb(self.code.n_users, len(x)) for x in sets])
         masses = np.exp(joint[0] - joint.max()).sum(axis=1) * prior
         return rank_sets(dict(zip(sets, masses.tolist(), strict=True)), unlisted)
+
+
+@compiled
+def sum_pruned(
+    votes: NDArray[np.int64],
+    base: NDArray[np.float64],
+    columns: NDArray[np.uint64],
+    rows: NDArray[np.uint64],
+    prior: NDArray[np.float64],
+    widest: NDArray[np.int64],
+    success_rate: float,
+    failure: float,
+    tolerance: float,
+    budget: float,
+    masses: NDArray[np.float64],
+    user_mass: NDArray[np.float64],
+    kept_sets: NDArray[np.int64],
+    state: NDArray[np.float64],
+) -> int:
+    """Sum p(x, y, t, l) of one vote vector over the attacker sets worth it, and bound the rest.
+
+    Parameters
+    ----------
+    votes, base : shapes (m,), (m, c)
+    columns, rows : shapes (n, ceil(m / 64)), (m, ceil(n / 64))
+        The code as bit sets of models per user, and of users per model.
+    prior, widest : shape (k + 1,)
+        Q; upper bounds on the number of models j users hit together.
+    masses, user_mass : shapes (2, c + 1), (n,)
+        Outputs times exp(-state[0]): row 0 by label, row 1 by target, its last entry for all targets without a vote.
+    kept_sets : shape (KEEP, k)
+        Output: sets among which the nearly best ones are, padded with -1.
+    state : shape (5,)
+        Output: log scale of the masses; log of the bound on what is left out; log of the best mass of one set; how far
+        below it the log mass of a kept set may be; log of the largest mass that a set added in bulk may have.
+
+    Returns
+    -------
+    int
+        Number of kept sets.
+    """
+    n_models, n_classes = base.shape
+    n_users, n_words = columns.shape
+    n_sizes = prior.size
+    gains = np.empty((n_models, n_classes))
+    total = np.zeros(n_classes)
+    voters = np.zeros(n_classes, dtype=np.int64)
+    for i in range(n_models):
+        voters[votes[i]] += 1
+        for label in range(n_classes):
+            total[label] += base[i, label]
+            gains[i, label] = log_gain(base[i, label], success_rate)
+    unvoted = 0
+    for t in range(n_classes):
+        unvoted += voters[t] == 0
+
+    # 1. What is certain to be there: the empty set, alike under every target. `known`: a lower bound on the log mass.
+    masses[:] = 0.0
+    user_mass[:] = 0.0
+    state[:] = -np.inf
+    state[3] = np.log(n_classes / NEARLY) + 1e-6
+    known = -np.inf
+    kept_mass = np.empty(KEEP)
+    n_kept = 0
+    if prior[0] > 0:
+        state[0] = total.max() + np.log(prior[0])
+        masses[0, :n_classes] = n_classes * np.exp(total - total.max())
+        one = masses[0].sum() / n_classes
+        for t in range(n_classes):
+            masses[1, t if voters[t] > 0 else n_classes] += one
+        known = np.log(masses[0].sum()) + state[0]
+        kept_sets[0] = -1
+        state[2] = kept_mass[0] = np.log(one) + state[0]
+        n_kept = 1
+
+    # 2. Targets by number of voters, most first; slot c stands for all targets nobody voted for.
+    order = np.argsort(-voters, kind="mergesort")
+    n_voted = n_classes - unvoted
+    models = np.empty(n_models, dtype=np.int64)
+    said = np.zeros(n_words, dtype=np.uint64)
+    near = np.zeros((1, n_words), dtype=np.uint64)
+    fails, covers = np.empty(n_users, dtype=np.int64), np.empty(n_users, dtype=np.int64)
+    tables = np.empty(((n_models + GROUP - 1) // GROUP, 1 << GROUP, n_classes))
+    best_gain = np.zeros((n_classes, n_models + 1))
+    bound, skipped = np.empty((n_models + 1, n_models + 1)), np.zeros((n_models + 1, n_models + 1))
+    tail = np.empty(n_models + 2)
+    for place in range(n_voted + (1 if unvoted else 0)):
+        target = order[place] if place < n_voted else n_classes
+        log_alike = 0.0 if target < n_classes else np.log(unvoted)
+        n_said = 0
+        said[:] = 0
+        for i in range(n_models):
+            if votes[i] == target:
+                models[n_said] = i
+                n_said += 1
+                said[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+        tabulate_groups(gains, votes, target, tables)
+
+        # 3. Per user: hit voters, and failed hits that every set with this user has at least.
+        histogram = np.zeros(n_models + 2, dtype=np.int64)
+        for user in range(n_users):
+            covers[user] = fails[user] = 0
+            for w in range(n_words):
+                covers[user] += bit_count(columns[user, w] & said[w])
+                fails[user] += bit_count(columns[user, w] & ~said[w])
+            histogram[fails[user]] += 1
+        by_fails = np.argsort(fails, kind="mergesort")
+
+        # 4. bound[q, v]: log of the sum over labels of exp(B(l) + G(l, q) + z v), the bound (2) without the prior.
+        for label in range(n_classes):
+            ranked = np.sort(gains[models[:n_said], label])
+            for q in range(n_said):
+                best_gain[label, q + 1] = best_gain[label, q] + ranked[n_said - 1 - q]
+        for q in range(n_said + 1):
+            top = (total + best_gain[:, q]).max()
+            value = top + np.log(np.exp(total + best_gain[:, q] - top).sum())
+            for v in range(n_models + 1):
+                bound[q, v] = value + failure * v
+
+        for size in range(1, min(n_sizes - 1, n_users) + 1):
+            if prior[size] <= 0.0:
+                continue
+            head = np.log(prior[size]) - log_choose(n_users, size) + log_alike
+            # 5. One good guess tells early how much may be left out.
+            if n_said:
+                greedy_set(columns, said, size, near[0])
+                lost, top, value = 0, -np.inf, -np.inf
+                for w in range(n_words):
+                    lost += bit_count(near[0, w] & ~said[w])
+                for label in range(n_classes):
+                    top = total[label]
+                    for a in range(n_said):
+                        i = models[a]
+                        if (near[0, i >> 6] >> np.uint64(i & 63)) & np.uint64(1):
+                            top += gains[i, label]
+                    value = log_add(value, top)
+                known = max(known, head + value + failure * lost)
+            allowed = known + np.log(0.5 * tolerance / (n_sizes * (n_voted + 1)))
+
+            # 6. tail[v]: bound on the mass of the sets whose worst member has v or more failed hits. Users past the
+            #    first class with a negligible tail are not looked at.
+            tail[n_models + 1] = -np.inf
+            upto = n_users
+            for v in range(n_models, -1, -1):
+                many = log_between(upto - histogram[v], upto, size)
+                tail[v] = log_add(tail[v + 1], many + head + bound[max(0, min(n_said, widest[size] - v)), v])
+                upto -= histogram[v]
+            cut = 0
+            while tail[cut] > allowed:
+                cut += 1
+            state[1] = log_add(state[1], tail[cut])
+            n_free = histogram[:cut].sum()
+            if n_free < size:
+                continue
+            least = known + np.log(tolerance * PER_SET) - head
+            n_excluded = 0
+            room = min(n_said, widest[size])
+            if choose(histogram[0], size) > budget and bound[room, 0] > least:
+                n_excluded = histogram[0]
+                state[4] = max(state[4], head + bound[room, 0])
+                add_bulk(
+                    by_fails[:n_excluded], size, rows, models, n_said, gains, total, best_gain[:, room], head, target,
+                    masses, user_mass, state,
+                )  # fmt: skip
+            skipped[:] = 0.0
+            farthest = covers[by_fails[:n_free]].max()
+            n_kept = search_sets(
+                by_fails[:n_free], n_excluded, size, columns, said, n_said, tables, total, bound, least, head,
+                failure, farthest, widest[size], budget, target, masses, user_mass, skipped, kept_sets, kept_mass,
+                n_kept, state,
+            )  # fmt: skip
+            for q in range(n_said + 1):
+                for v in range(n_models + 1):
+                    if skipped[q, v] > 0.0:
+                        state[1] = log_add(state[1], np.log(skipped[q, v]) + head + bound[q, v])
+            if masses[0].sum() > 0.0:
+                known = max(known, np.log(masses[0].sum()) + state[0])
+    return int(drop_small(kept_sets[:n_kept], kept_mass[:n_kept], state[2] - state[3]))

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from codeward._cores import share_rows
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, count_attacker_sets
-from codeward.decoding._assumptions import DEFAULTS, check_rate
+from codeward.decoding._assumptions import DEFAULTS, VoteModel, check_rate, check_votes
 from codeward.decoding._attacker_sets import (
     NEARLY,
     TIE_TOLERANCE,
@@ -22,8 +22,7 @@ from codeward.decoding._attacker_sets import (
 )
 from codeward.decoding._bayes import EXACT_SETS, BayesDecoder, log_failure
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows, first_best, have_agreed
-from codeward.decoding._pair_kernels import sum_pairs
-from codeward.decoding._vote_models import VoteModel, check_votes
+from codeward.decoding._posterior_kernels import sum_pairs
 
 _Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
-from codeward.decoding.soft._boosting import add_trees
+from codeward.decoding.soft._learners import add_trees
 
 #: Numbers in `describe_candidate`.
 N_FEATURES = 28

@@ -9,17 +9,28 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding._assumptions import DEFAULTS
+from codeward.decoding._assumptions import DEFAULTS, ConfusionModel, check_labels, check_votes, estimate_confusion
 from codeward.decoding._attacker_sets import AttackerSets
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows
-from codeward.decoding._vote_models import ConfusionModel, check_labels, check_votes, estimate_confusion
-from codeward.decoding.soft._calibration import N_FOLDS, cross_calibrate
-from codeward.decoding.soft._explanations import Explanations, ModelEvidence, list_explanations, weigh_votes
-from codeward.decoding.soft._fitting import Material, check_settings, tune
+from codeward.decoding.soft._explanations import (
+    Explanations,
+    ModelEvidence,
+    list_explanations,
+    sum_explanations,
+    weigh_votes,
+)
+from codeward.decoding.soft._fitting import (
+    FAMILIES,
+    Family,
+    Material,
+    check_settings,
+    overwrite_scores,
+    overwrite_votes,
+    tune,
+)
+from codeward.decoding.soft._learners import N_FOLDS, cross_calibrate
 from codeward.decoding.soft._opinions import Tuned, give_verdicts, split_chunks, sum_labels
-from codeward.decoding.soft._ratios import sum_explanations
-from codeward.decoding.soft._simulation import FAMILIES, Family, overwrite_scores, overwrite_votes
 
 
 class FittedDecoder:

@@ -21,9 +21,16 @@ from scipy.stats import beta
 
 from codeward.decoding._attacker_sets import name_suspects
 from codeward.decoding._decoded import Decoded, first_best, have_agreed
-from codeward.decoding.soft._calibration import log_softmax
-from codeward.decoding.soft._explanations import Explanations, ModelEvidence, Sums, log_sum
-from codeward.decoding.soft._ratios import CHUNK, RatioModels, sum_explanations
+from codeward.decoding.soft._explanations import (
+    CHUNK,
+    Explanations,
+    ModelEvidence,
+    RatioModels,
+    Sums,
+    log_sum,
+    sum_explanations,
+)
+from codeward.decoding.soft._learners import log_softmax
 
 #: Smallest log-probability an opinion may have: nobody has a veto.
 FLOOR = -12.0
