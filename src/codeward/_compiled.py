@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import llvmlite  # type: ignore[import-untyped]
 import numba
+import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 #: Caches of other versions of Python and numba may be in use beside this one: only those of other sources go.
@@ -133,3 +134,19 @@ class _KernelCache(FunctionCache):
         # Newer sources may have removed the folder, the disk may be full, a file may be torn.
         with suppress(OSError, EOFError, UnpicklingError):
             yield
+
+
+@compiled
+def bit_count(value: int) -> int:
+    """Count the ones of a word of 64 bits (the classic parallel sum).
+
+    Examples
+    --------
+    >>> int(bit_count(np.uint64(6)))
+    2
+    """
+    v = np.uint64(value)
+    v -= (v >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    v = (v & np.uint64(0x3333333333333333)) + ((v >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    v = (v + (v >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return int((v * np.uint64(0x0101010101010101)) >> np.uint64(56))

@@ -23,11 +23,12 @@ from tests.decoding.small_codes import (
     total,
 )
 
+from codeward._compiled import bit_count
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, TwoGroupDecoder, _bayes, _two_groups
 from codeward.decoding._attacker_sets import gather_attacker_sets, list_subsets
-from codeward.decoding._posterior_kernels import bit_count, tabulate_groups, tabulate_joint, tabulate_subsets
+from codeward.decoding._posterior_kernels import tabulate_groups, tabulate_joint, tabulate_subsets
 
 
 def check_bayes(decoder, votes):

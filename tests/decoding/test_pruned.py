@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codeward._compiled import bit_count
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder
 from codeward.decoding._assumptions import ConfusionModel
-from codeward.decoding._posterior_kernels import bit_count
 from codeward.decoding._pruned import PrunedPosterior
 from codeward.decoding._pruned_search import bulk_interval, widest_union
 

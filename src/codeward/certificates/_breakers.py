@@ -118,14 +118,7 @@ class AppealBreaker:
 
     def broken(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """See `Breaker`."""
-        hit = np.zeros((rows.size, bits.shape[0]), dtype=bool)
-        step = max(1, BLOCK_CELLS // max(1, bits.shape[0] * self.decoder.n_classes))
-        for start in range(0, rows.size, step):
-            here = slice(start, start + step)
-            found = self.forced(bits, rows[here], self.decoder.n_classes)
-            np.put_along_axis(found, self.labels[rows[here]][:, None, None], False, axis=2)
-            hit[here] = found.any(axis=2)
-        return hit
+        return force_another(self, bits, rows, self.labels, self.decoder.n_classes)
 
     def targets(self, bits: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Breaker`."""
@@ -135,6 +128,20 @@ class AppealBreaker:
             able[self.labels[row]] = False
             found[i] = able.argmax() if able.any() else -1
         return found
+
+
+def force_another(
+    breaker: Breaker, bits: NDArray[np.bool_], rows: NDArray[np.int64], labels: NDArray[np.int64], n_classes: int
+) -> NDArray[np.bool_]:
+    """Answer `Breaker.broken` by `Breaker.forced`: patterns that force a label other than that of ``labels`` (D,)."""
+    hit = np.zeros((rows.size, bits.shape[0]), dtype=bool)
+    step = max(1, BLOCK_CELLS // max(1, bits.shape[0] * n_classes))
+    for start in range(0, rows.size, step):
+        here = slice(start, start + step)
+        found = breaker.forced(bits, rows[here], n_classes)
+        np.put_along_axis(found, labels[rows[here]][:, None, None], False, axis=2)
+        hit[here] = found.any(axis=2)
+    return hit
 
 
 def _count_wins(

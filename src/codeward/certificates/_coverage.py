@@ -5,6 +5,7 @@ Breaking an output in favour of a rival t takes users x with :math:`\sum_{i \in 
 """
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,17 +151,10 @@ def attack_greedily(
 def solve_users(
     weights: NDArray[np.float32], need: float, code: Code, least: int, most: int, seconds: float
 ) -> tuple[NDArray[np.int32] | None, int]:
-    r"""Find the fewest users, between ``least`` and ``most``, who break an output; HiGHS through scipy.
+    r"""Find the fewest users, between ``least`` and ``most``, who break an output, as `find_fewest` does.
 
     Minimise :math:`\sum_j x_j` over binary x and :math:`z \in [0,1]^m` with :math:`z_i \le \sum_j H_{ij} x_j` and
     :math:`\sum_i w_i z_i \ge \mathrm{need}`.
-
-    Returns
-    -------
-    users : ndarray or None
-        A set that breaks (checked in integers), None if none was found.
-    proved : int
-        No smaller set than this breaks; ``most + 1`` when no set of at most ``most`` users does.
     """
     n, m = code.n_users, code.n_models
     dense = np.zeros((m + 2, n + m))
@@ -169,19 +163,52 @@ def solve_users(
     dense[m + 1, :n] = 1
     low = np.concatenate([np.full(m, -np.inf), [float(need), float(least)]])
     high = np.concatenate([np.zeros(m), [np.inf, float(most)]])
+    program = LinearConstraint(csr_array(dense), low, high)
+    return find_fewest(
+        program, np.arange(n + m) < n, code, least, most, seconds, lambda hit: weights[hit].sum() >= need
+    )
+
+
+def find_fewest(
+    program: LinearConstraint,
+    whole: NDArray[np.bool_],
+    code: Code,
+    least: int,
+    most: int,
+    seconds: float,
+    breaks: Callable[[NDArray[np.bool_]], bool],
+) -> tuple[NDArray[np.int32] | None, int]:
+    """Minimise the number of users, the first n variables of a program over [0, 1], with HiGHS through scipy.
+
+    Parameters
+    ----------
+    program : LinearConstraint
+        Holds for every attack by ``least`` to ``most`` users, so that the solver's dual bound is sound.
+    whole : ndarray of bool
+        Variables that are 0 or 1.
+    breaks : callable
+        Whether a hit pattern (m,) breaks the output, in whole numbers: what the solver found is not believed.
+
+    Returns
+    -------
+    users : ndarray or None
+        A set that breaks, None if none was found.
+    proved : int
+        No smaller set than this breaks; ``most + 1`` when no set of at most ``most`` users does.
+    """
     answer = milp(
-        np.concatenate([np.ones(n), np.zeros(m)]),
-        integrality=np.concatenate([np.ones(n), np.zeros(m)]),
+        (np.arange(whole.size) < code.n_users).astype(float),
+        integrality=whole.astype(np.int64),
         bounds=Bounds(0, 1),
-        constraints=LinearConstraint(csr_array(dense), low, high),
+        constraints=program,
         options={"time_limit": max(seconds, 0.01)},
     )
     if answer.status == 2:  # infeasible: nothing between the bounds
         return None, most + 1
     users = None
     if answer.x is not None:
-        picked = np.flatnonzero(answer.x[:n] > 0.5)
-        if weights[code.matrix[:, picked].any(axis=1)].sum() >= need:
+        picked = np.flatnonzero(answer.x[: code.n_users] > 0.5)
+        if breaks(code.pattern(picked.tolist())):
             users = picked.astype(np.int32)
     dual = answer.mip_dual_bound
     proved = least if dual is None or not np.isfinite(dual) else max(least, int(np.ceil(dual - SLACK)))

@@ -1,4 +1,4 @@
-"""`certify`: the largest k for each input, alone."""
+"""`certify`: the largest k for each input, alone; and what a decoder keeps of a code's promise where no model errs."""
 
 from dataclasses import dataclass
 

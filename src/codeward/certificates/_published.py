@@ -1,4 +1,4 @@
-"""The published certificates codeward is measured against, each from its own paper's formula."""
+"""Certificates of others: published ones from their papers' formulas, and a referee of anybody's claimed radii."""
 
 from dataclasses import dataclass
 from itertools import combinations

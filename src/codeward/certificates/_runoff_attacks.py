@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import LinearConstraint
 from scipy.sparse import csr_array, hstack, vstack
 
 from codeward._cores import share_rows
 from codeward._errors import InputError
 from codeward._progress import Progress
-from codeward.certificates._coverage import SLACK, is_partition
+from codeward.certificates._breakers import force_another
+from codeward.certificates._coverage import find_fewest, is_partition
 from codeward.certificates._runoff_bounds import SUMS, attack_pairs, bound_codes
 from codeward.certificates._runoff_kernels import (
     choose_models,
@@ -88,14 +89,7 @@ class RunOffBreaker:
 
     def broken(self, bits: NDArray[np.bool_], rows: _Ints) -> NDArray[np.bool_]:
         """See `Breaker`."""
-        hit = np.zeros((rows.size, bits.shape[0]), dtype=bool)
-        step = max(1, 2**23 // max(1, bits.shape[0] * self.n_classes))
-        for start in range(0, rows.size, step):
-            here = slice(start, start + step)
-            found = self.forced(bits, rows[here], self.n_classes)
-            np.put_along_axis(found, self.labels[rows[here]][:, None, None], False, axis=2)
-            hit[here] = found.any(axis=2)
-        return hit
+        return force_another(self, bits, rows, self.labels, self.n_classes)
 
     def targets(self, bits: NDArray[np.bool_], rows: _Ints) -> _Ints:
         """See `Breaker`."""
@@ -319,14 +313,8 @@ def solve_pair(
     r"""Find the fewest users, between ``least`` and ``most``, who make t win against b (Proposition 37).
 
     Minimise :math:`\sum_j x_j` over binary x and :math:`p, q \in [0,1]^m` (models made to vote t, b) with
-    :math:`p_i + q_i \le \sum_j H_{ij} x_j`, :math:`p_i + q_i \le 1`, and the leads of both rounds closed.
-
-    Returns
-    -------
-    users : ndarray or None
-        A set that makes t win against b (checked in whole numbers), None if none was found.
-    proved : int
-        No smaller set than this does; ``most + 1`` when no set of at most ``most`` users does.
+    :math:`p_i + q_i \le \sum_j H_{ij} x_j`, :math:`p_i + q_i \le 1`, and the leads of both rounds closed; answers as
+    `find_fewest` does.
     """
     if least > most:
         return None, most + 1
@@ -352,22 +340,10 @@ def solve_pair(
     )
     low = np.concatenate([np.full(2 * m, -np.inf), np.array(needs, dtype=float), [float(least)]])
     high = np.concatenate([np.zeros(m), np.ones(m), np.full(len(gains), np.inf), [float(most)]])
+
+    def wins(hit: NDArray[np.bool_]) -> bool:
+        return bool(breaker.forced(hit[None], np.array([row]), breaker.n_classes)[0, 0, t])
+
     # Whole votes: a model that half votes t and half b is no model.
-    answer = milp(
-        np.concatenate([np.ones(n), np.zeros(2 * m)]),
-        integrality=np.ones(n + 2 * m, dtype=np.int64),
-        bounds=Bounds(0, 1),
-        constraints=LinearConstraint(csr_array(matrix), low, high),
-        options={"time_limit": max(seconds, 0.01)},
-    )
-    if answer.status == 2:  # infeasible: nothing between the bounds
-        return None, most + 1
-    users = None
-    if answer.x is not None:
-        picked = np.flatnonzero(answer.x[:n] > 0.5)
-        bits = code.pattern(picked.tolist())[None]
-        if breaker.forced(bits, np.array([row]), breaker.n_classes)[0, 0, t]:
-            users = picked.astype(np.int32)
-    dual = answer.mip_dual_bound
-    proved = least if dual is None or not np.isfinite(dual) else max(least, int(np.ceil(dual - SLACK)))
-    return users, proved
+    program = LinearConstraint(csr_array(matrix), low, high)
+    return find_fewest(program, np.ones(n + 2 * m, dtype=bool), code, least, most, seconds, wins)

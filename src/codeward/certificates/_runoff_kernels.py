@@ -6,23 +6,10 @@ above b. To make t win against b, hit models vote b as often as it takes to brin
 
 import numpy as np
 
-from codeward._compiled import compiled
+from codeward._compiled import bit_count, compiled
 
-_ODD = np.uint64(0x5555555555555555)
-_TWO = np.uint64(0x3333333333333333)
-_FOUR = np.uint64(0x0F0F0F0F0F0F0F0F)
-_SUM = np.uint64(0x0101010101010101)
 #: More than any number of users.
 NEVER = 1 << 40
-
-
-@compiled
-def count_ones(word):  # type: ignore[no-untyped-def]
-    """Count the bits of a word that are set."""
-    word = word - ((word >> np.uint64(1)) & _ODD)
-    word = (word & _TWO) + ((word >> np.uint64(2)) & _TWO)
-    word = (word + (word >> np.uint64(4))) & _FOUR
-    return np.int64((word * _SUM) >> np.uint64(56))
 
 
 @compiled
@@ -30,7 +17,7 @@ def count_left(words, pattern):  # type: ignore[no-untyped-def]
     """Count the models of ``words`` that a pattern leaves alone."""
     total = 0
     for w in range(words.size):
-        total += count_ones(words[w] & ~pattern[w])
+        total += bit_count(words[w] & ~pattern[w])
     return total
 
 
@@ -82,7 +69,7 @@ def _count_hit(votes, pattern, first):  # type: ignore[no-untyped-def]
         first[a] = count_left(votes[a], pattern)
     hit = 0
     for word in pattern:
-        hit += count_ones(word)
+        hit += bit_count(word)
     return hit
 
 
@@ -231,7 +218,7 @@ def search_partition(first, pairs, joint, votes, prefer, labels, limit, fewest, 
                         against[e] = joint[i, e, b, t]
                     elif known:
                         for w in range(votes.shape[2]):
-                            against[e] += count_ones(votes[i, e, w] & prefer[i, b, t, w])
+                            against[e] += bit_count(votes[i, e, w] & prefer[i, b, t, w])
                 if not known:
                     against[b] = pairs[i, b, t] - first[i, b]
                 hits = _search_pair(first[i], pairs[i], against, known, t, b, least[t, b], found - 1, plan, quota)
@@ -256,7 +243,7 @@ def choose_models(first, pairs, votes, prefer, best, chosen):  # type: ignore[no
         for e in range(n_classes):
             against[e] = 0
             for w in range(votes.shape[2]):
-                against[e] += count_ones(votes[i, e, w] & prefer[i, b, t, w])
+                against[e] += bit_count(votes[i, e, w] & prefer[i, b, t, w])
         missing = -((pairs[i, t, b] - pairs[i, b, t] - (b < t)) // 2)
         _fits(first[i], against, True, t, b, moved, shift, missing, quota)
         left = moved

@@ -4,6 +4,7 @@ from codeward.decoding._assumptions import (
     Assumptions,
     ConfusionModel,
     VoteModel,
+    VoteSet,
     check_votes,
     count_confusion,
     estimate_confusion,
@@ -28,7 +29,7 @@ from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, na
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import AppealDecoder, ConsensusDecoder, PluralityDecoder
-from codeward.decoding._vote_files import VoteReader, VoteSet, load_scores, load_votes, save_scores, save_votes
+from codeward.decoding._vote_files import VoteReader, load_scores, load_votes, save_scores, save_votes
 
 __all__ = [
     "ALARM",

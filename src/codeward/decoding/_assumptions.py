@@ -1,4 +1,9 @@
-"""What a decoder takes for granted about attacks: the only place of the defaults."""
+"""What a decoder takes for granted: about attacks (the only place of the defaults), and about models nobody attacks.
+
+Of a model that no attacker reached a decoder needs one thing, ``log Pr(y_i = v | clean, label = l)``: a *vote model*.
+The paper's independent confusion matrices are the reference; anything with the same two attributes and one method can
+stand in for them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -166,6 +171,35 @@ class ConfusionModel:
     def log_likelihood(self, votes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return ``log C[i, l, votes[., i]]``, shape (N, m, c)."""
         return self._by_vote[np.arange(self.n_models), votes]
+
+
+@dataclass(frozen=True)
+class VoteSet:
+    """Votes with what came along; absent parts are None.
+
+    Attributes
+    ----------
+    votes : ndarray of int64, shape (N, m)
+    labels : ndarray of int64, shape (N,), or None
+    confusion : ndarray of float64, shape (m, c, c), or None
+    scores : ndarray, shape (N, m, c), or None
+    code_digest : str or None
+        `codeward.codes.Code.digest` of the code whose models voted.
+    radius : ndarray of int64, shape (N,), or None
+        Certified radii that somebody claims for these votes.
+
+    Examples
+    --------
+    >>> VoteSet(np.array([[0, 1, 1]])).labels is None
+    True
+    """
+
+    votes: NDArray[np.int64]
+    labels: NDArray[np.int64] | None = None
+    confusion: NDArray[np.float64] | None = None
+    scores: NDArray[Any] | None = None
+    code_digest: str | None = None
+    radius: NDArray[np.int64] | None = None
 
 
 def check_confusion(confusion: ArrayLike) -> NDArray[np.float64]:

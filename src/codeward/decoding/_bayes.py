@@ -1,8 +1,9 @@
 """The paper's Bayes decoder, over distinct hit patterns and distinct vote vectors."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +25,7 @@ IMPOSSIBLE = -1e6
 CHUNK = 4_000_000
 
 
+@dataclass(eq=False, repr=False)
 class BayesDecoder:
     r"""Posterior over (attack?, attackers x, target t, label l) given the m votes of an input.
 
@@ -79,29 +81,17 @@ class BayesDecoder:
     ((2,), ((2,), ()), ())
     """
 
-    needs: Literal["votes"] = "votes"
+    needs: ClassVar[Literal["votes"]] = "votes"
 
-    def __init__(
-        self,
-        code: Code,
-        confusion: ArrayLike | VoteModel,
-        attack_rate: float = DEFAULTS.attack_rate,
-        success_rate: float = DEFAULTS.success_rate,
-        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
-        method: Literal["auto", "exact", "pruned"] = "auto",
-        device: str | None = None,
-        budget: int = BUDGET,
-        threshold: float = ALARM,
-    ) -> None:
-        self.code = code
-        self.confusion = confusion
-        self.attack_rate = attack_rate
-        self.success_rate = success_rate
-        self.attackers_prior = attackers_prior
-        self.method = method
-        self.device = device
-        self.budget = budget
-        self.threshold = threshold
+    code: Code
+    confusion: ArrayLike | VoteModel
+    attack_rate: float = DEFAULTS.attack_rate
+    success_rate: float = DEFAULTS.success_rate
+    attackers_prior: Sequence[float] = DEFAULTS.attackers_prior
+    method: Literal["auto", "exact", "pruned"] = "auto"
+    device: str | None = None
+    budget: int = BUDGET
+    threshold: float = ALARM
 
     @cached_property
     def vote_model_(self) -> VoteModel:

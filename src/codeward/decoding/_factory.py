@@ -7,13 +7,12 @@ from numpy.typing import ArrayLike
 
 from codeward._errors import InputError
 from codeward.codes import Code, count_attacker_sets
-from codeward.decoding._assumptions import DEFAULTS, Assumptions, VoteModel, estimate_confusion
+from codeward.decoding._assumptions import DEFAULTS, Assumptions, VoteModel, VoteSet, estimate_confusion
 from codeward.decoding._bayes import EXACT_SETS, BayesDecoder
 from codeward.decoding._decoded import Decoder, alarm_threshold
 from codeward.decoding._runoff import RunOffDecoder
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
-from codeward.decoding._vote_files import VoteSet
 
 #: The names that `make_decoder` knows.
 DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft", "runoff", "calibrated")

@@ -7,19 +7,27 @@ For a target t let V be the models that say t. With :math:`z = \\log(1 - S)` and
 
 so it depends on the pattern s only through ``s & V`` (a small number of subsets when few models say t) and the number
 of failed hits. Subset sums are tabulated for `GROUP` voters at a time.
+
+Two groups of attackers (`sum_pairs`) are added up without logarithms, for votes whose probabilities fit into the range
+of a float. A product over the models that x' hits and x does not is one over the bits of a word, put together from
+tables of all products of `GROUP` factors: a pair of patterns costs a few multiplications and no exponential.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._compiled import compiled
+from codeward._compiled import bit_count, compiled
+
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+_Words = NDArray[np.uint64]
 
 #: Voters whose subset sums share one table (2**GROUP rows).
 GROUP = 8
 
 
 @compiled
-def extract_bits(words: NDArray[np.uint64], row: int, models: NDArray[np.int64], start: int, stop: int) -> int:
+def extract_bits(words: _Words, row: int, models: _Ints, start: int, stop: int) -> int:
     """Bits of pattern ``row`` at models[start:stop], as an index."""
     index = np.int64(0)
     for k in range(start, stop):
@@ -29,9 +37,7 @@ def extract_bits(words: NDArray[np.uint64], row: int, models: NDArray[np.int64],
 
 
 @compiled
-def tabulate_subsets(
-    gains: NDArray[np.float64], models: NDArray[np.int64], start: int, stop: int, table: NDArray[np.float64]
-) -> None:
+def tabulate_subsets(gains: _Floats, models: _Ints, start: int, stop: int, table: _Floats) -> None:
     """table[mask, l] = sum over bits k of mask of gains[models[start + k], l]."""
     n_classes = gains.shape[1]
     for label in range(n_classes):
@@ -44,16 +50,14 @@ def tabulate_subsets(
 
 
 @compiled
-def pick_group(words: NDArray[np.uint64], row: int, group: int) -> int:
+def pick_group(words: _Words, row: int, group: int) -> int:
     """Bits of pattern ``row`` at the models GROUP * group and on, as an index (GROUP divides 64)."""
     first = group * GROUP
     return int((words[row, first >> 6] >> np.uint64(first & 63)) & np.uint64((1 << GROUP) - 1))
 
 
 @compiled
-def tabulate_groups(
-    gains: NDArray[np.float64], votes: NDArray[np.int64], target: int, tables: NDArray[np.float64]
-) -> None:
+def tabulate_groups(gains: _Floats, votes: _Ints, target: int, tables: _Floats) -> None:
     """tables[g, mask, l]: sum of the gains of the models in mask of group g that say the target."""
     n_models, n_classes = gains.shape
     for g in range(tables.shape[0]):
@@ -77,29 +81,45 @@ def log_gain(base: float, success_rate: float) -> float:
 
 
 @compiled
-def bit_count(value: int) -> int:
-    """Count the ones of a word of 64 bits (the classic parallel sum)."""
-    v = np.uint64(value)
-    v -= (v >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    v = (v & np.uint64(0x3333333333333333)) + ((v >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    v = (v + (v >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return int((v * np.uint64(0x0101010101010101)) >> np.uint64(56))
+def read_votes(votes: _Ints, base: _Floats, success_rate: float, total: _Floats, gains: _Floats, voters: _Ints) -> int:
+    """Fill in clean log-likelihoods (c,), gains (m, c) and votes of each class (c,); return how many have none."""
+    total[:] = 0.0
+    voters[:] = 0
+    for i in range(votes.size):
+        voters[votes[i]] += 1
+        for label in range(total.size):
+            total[label] += base[i, label]
+            gains[i, label] = log_gain(base[i, label], success_rate)
+    return int((voters == 0).sum())
+
+
+@compiled
+def list_voters(votes: _Ints, target: int, models: _Ints, said: _Words) -> int:
+    """List the models that say the target, also as bits; return how many."""
+    n_said = 0
+    said[:] = 0
+    for i in range(votes.size):
+        if votes[i] == target:
+            models[n_said] = i
+            n_said += 1
+            said[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+    return n_said
 
 
 @compiled
 def sum_posterior(
-    votes: NDArray[np.int64],
-    base: NDArray[np.float64],
-    words: NDArray[np.uint64],
-    hits: NDArray[np.int64],
-    weights: NDArray[np.float64],
+    votes: _Ints,
+    base: _Floats,
+    words: _Words,
+    hits: _Ints,
+    weights: _Floats,
     success_rate: float,
     failure: float,
-    label_mass: NDArray[np.float64],
-    target_mass: NDArray[np.float64],
-    clean_mass: NDArray[np.float64],
-    pattern_mass: NDArray[np.float64],
-    scales: NDArray[np.float64],
+    label_mass: _Floats,
+    target_mass: _Floats,
+    clean_mass: _Floats,
+    pattern_mass: _Floats,
+    scales: _Floats,
 ) -> None:
     """Sum p(x, y, t, l) over patterns for each vote vector.
 
@@ -144,17 +164,7 @@ def sum_posterior(
 
     for u in range(n_inputs):
         # 1. Clean log-likelihoods and the gain of a model that says the target and is hit.
-        total[:] = 0.0
-        voters[:] = 0
-        for i in range(n_models):
-            voters[votes[u, i]] += 1
-            for label in range(n_classes):
-                total[label] += base[u, i, label]
-                gains[i, label] = log_gain(base[u, i, label], success_rate)
-        unvoted = 0
-        for t in range(n_classes):
-            if voters[t] == 0:
-                unvoted += 1
+        unvoted = read_votes(votes[u], base[u], success_rate, total, gains, voters)
 
         # 2. One target at a time; slot c stands for all targets nobody voted for, which are alike.
         top = -np.inf
@@ -162,12 +172,7 @@ def sum_posterior(
             scale[t] = -np.inf
             if (t < n_classes and voters[t] == 0) or (t == n_classes and unvoted == 0):
                 continue
-            n_said = 0
-            if t < n_classes:
-                for i in range(n_models):
-                    if votes[u, i] == t:
-                        models[n_said] = i
-                        n_said += 1
+            n_said = list_voters(votes[u], t, models, said)
             label_part[t] = 0.0
             if n_said <= GROUP:
                 # 2a. Few voters: gather the patterns by s & V first. Failures are counted from the fewest of a mask,
@@ -207,9 +212,6 @@ def sum_posterior(
             else:
                 # 2b. Many voters: one sum per pattern; the largest exponent first, then the exponentials.
                 tabulate_groups(gains, votes[u], t, tables)
-                said[:] = 0
-                for k in range(n_said):
-                    said[models[k] >> 6] |= np.uint64(1) << np.uint64(models[k] & 63)
                 best = -np.inf
                 for sweep in range(2):
                     for p in range(n_patterns):
@@ -272,30 +274,24 @@ def sum_posterior(
 
 @compiled
 def tabulate_joint(
-    votes: NDArray[np.int64],
-    base: NDArray[np.float64],
-    words: NDArray[np.uint64],
+    votes: _Ints,
+    base: _Floats,
+    words: _Words,
     success_rate: float,
     failure: float,
-    joint: NDArray[np.float64],
+    joint: _Floats,
 ) -> None:
     """joint[u, p, t] = log of the sum over labels of Pr(y | pattern p, target t, label l); else as `sum_posterior`."""
     n_inputs, n_models, n_classes = base.shape
     tables = np.empty(((n_models + GROUP - 1) // GROUP, 1 << GROUP, n_classes))
     said = np.empty(words.shape[1], dtype=np.uint64)
     gains = np.empty((n_models, n_classes))
+    models, voters = np.empty(n_models, dtype=np.int64), np.empty(n_classes, dtype=np.int64)
     total, exponent = np.empty(n_classes), np.empty(n_classes)
     for u in range(n_inputs):
-        total[:] = 0.0
-        for i in range(n_models):
-            for label in range(n_classes):
-                total[label] += base[u, i, label]
-                gains[i, label] = log_gain(base[u, i, label], success_rate)
+        read_votes(votes[u], base[u], success_rate, total, gains, voters)
         for t in range(n_classes):
-            said[:] = 0
-            for i in range(n_models):
-                if votes[u, i] == t:
-                    said[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+            list_voters(votes[u], t, models, said)
             tabulate_groups(gains, votes[u], t, tables)
             for p in range(words.shape[0]):
                 exponent[:] = total
@@ -311,13 +307,6 @@ def tabulate_joint(
                 for label in range(n_classes):
                     mass += np.exp(exponent[label] - best)
                 joint[u, p, t] = best + np.log(mass) + failure * failed
-
-
-_Floats = NDArray[np.float64]
-_Words = NDArray[np.uint64]
-
-#: Bits of a table, and its size.
-_BITS, _SIZE = 8, 256
 
 
 @compiled
@@ -353,8 +342,8 @@ def sum_pairs(
     alone, both : ndarray, shape (P,) and (P, P'), zeros
     """
     n_labels, n_kinds, n_models = ratios.shape
-    n_tables = (n_models + _BITS - 1) // _BITS
-    table = np.empty((n_tables, _SIZE))
+    n_tables = (n_models + GROUP - 1) // GROUP
+    table = np.empty((n_tables, 1 << GROUP))
     one = np.empty((n_kinds, words.size))
     second = np.empty((n_kinds, words.size))
     chosen = np.empty(words.size)
@@ -391,11 +380,11 @@ def sum_pairs(
 
 @compiled
 def _tabulate(factors: _Floats, table: _Floats) -> None:
-    """Write the product of every subset of eight factors: that without the highest bit, times one factor."""
+    """Write the product of every subset of `GROUP` factors: that without the highest bit, times one factor."""
     for number in range(table.shape[0]):
         table[number, 0] = 1.0
-        for bit in range(_BITS):
-            place = number * _BITS + bit
+        for bit in range(GROUP):
+            place = number * GROUP + bit
             factor = factors[place] if place < factors.size else 1.0
             for subset in range(1 << bit):
                 table[number, (1 << bit) + subset] = table[number, subset] * factor
@@ -405,5 +394,5 @@ def _tabulate(factors: _Floats, table: _Floats) -> None:
 def _multiply(table: _Floats, word: np.uint64) -> float:
     total = 1.0
     for number in range(table.shape[0]):
-        total *= table[number, (word >> np.uint64(_BITS * number)) & np.uint64(_SIZE - 1)]
+        total *= table[number, (word >> np.uint64(GROUP * number)) & np.uint64((1 << GROUP) - 1)]
     return total

@@ -36,17 +36,18 @@ for certain only where no set that was not looked at can be nearly as good as th
 set inside (3) are below 1/c of a twentieth of its mass. Otherwise `Decoded.more_sets` is a lower bound of at least 1.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._compiled import compiled
+from codeward._compiled import bit_count, compiled
 from codeward.codes import Code, pack_words
 from codeward.decoding._attacker_sets import NEARLY, Masses, Ranked, join_ranked, rank_sets
 from codeward.decoding._decoded import Decoded, first_best, have_agreed
-from codeward.decoding._posterior_kernels import GROUP, bit_count, log_gain, tabulate_groups, tabulate_joint
+from codeward.decoding._posterior_kernels import GROUP, list_voters, read_votes, tabulate_groups, tabulate_joint
 from codeward.decoding._pruned_search import (
     KEEP,
     PER_SET,
@@ -73,6 +74,7 @@ LARGEST = 700.0
 IMPOSSIBLE = -600.0
 
 
+@dataclass(eq=False, repr=False)
 class PrunedPosterior:
     """Posterior of vote vectors over the attacker sets that matter; see the module for the bound and its proof.
 
@@ -87,21 +89,12 @@ class PrunedPosterior:
         See `TOLERANCE` and `BUDGET`.
     """
 
-    def __init__(
-        self,
-        code: Code,
-        prior: NDArray[np.float64],
-        success_rate: float,
-        failure: float,
-        tolerance: float = TOLERANCE,
-        budget: float = BUDGET,
-    ) -> None:
-        self.code = code
-        self.prior = prior
-        self.success_rate = success_rate
-        self.failure = failure
-        self.tolerance = tolerance
-        self.budget = budget
+    code: Code
+    prior: NDArray[np.float64]
+    success_rate: float
+    failure: float
+    tolerance: float = TOLERANCE
+    budget: float = BUDGET
 
     @cached_property
     def columns_(self) -> NDArray[np.uint64]:
@@ -245,17 +238,9 @@ def sum_pruned(
     n_models, n_classes = base.shape
     n_users, n_words = columns.shape
     n_sizes = prior.size
-    gains = np.empty((n_models, n_classes))
-    total = np.zeros(n_classes)
-    voters = np.zeros(n_classes, dtype=np.int64)
-    for i in range(n_models):
-        voters[votes[i]] += 1
-        for label in range(n_classes):
-            total[label] += base[i, label]
-            gains[i, label] = log_gain(base[i, label], success_rate)
-    unvoted = 0
-    for t in range(n_classes):
-        unvoted += voters[t] == 0
+    total, gains = np.empty(n_classes), np.empty((n_models, n_classes))
+    voters = np.empty(n_classes, dtype=np.int64)
+    unvoted = read_votes(votes, base, success_rate, total, gains, voters)
 
     # 1. What is certain to be there: the empty set, alike under every target. `known`: a lower bound on the log mass.
     masses[:] = 0.0
@@ -290,13 +275,7 @@ def sum_pruned(
     for place in range(n_voted + (1 if unvoted else 0)):
         target = order[place] if place < n_voted else n_classes
         log_alike = 0.0 if target < n_classes else np.log(unvoted)
-        n_said = 0
-        said[:] = 0
-        for i in range(n_models):
-            if votes[i] == target:
-                models[n_said] = i
-                n_said += 1
-                said[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+        n_said = list_voters(votes, target, models, said)
         tabulate_groups(gains, votes, target, tables)
 
         # 3. Per user: hit voters, and failed hits that every set with this user has at least.

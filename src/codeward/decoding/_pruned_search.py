@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._compiled import compiled
-from codeward.decoding._posterior_kernels import bit_count, pick_group
+from codeward._compiled import bit_count, compiled
+from codeward.decoding._posterior_kernels import pick_group
 
 #: Sets remembered per vote vector as candidates for the most probable ones.
 KEEP = 1024

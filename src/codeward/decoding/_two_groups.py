@@ -1,8 +1,9 @@
 """A Bayes decoder for two attacking groups whose triggers are taken for each other."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -186,6 +187,7 @@ MOST_PAIRS = 4_000_000
 MOST_EXPLAINED = 500
 
 
+@dataclass(eq=False, repr=False)
 class TwoGroupDecoder:
     r"""Posterior over (attack?, attackers x, target t, a second group x' with target t', label l) given the m votes.
 
@@ -235,26 +237,16 @@ class TwoGroupDecoder:
     ([((0, 1), (0, 2), (1, 2))], [()])
     """
 
-    needs: Literal["votes"] = "votes"
-    threshold: float = ALARM
+    needs: ClassVar[Literal["votes"]] = "votes"
+    threshold: ClassVar[float] = ALARM
 
-    def __init__(
-        self,
-        code: Code,
-        confusion: ArrayLike | VoteModel,
-        attack_rate: float = DEFAULTS.attack_rate,
-        success_rate: float = DEFAULTS.success_rate,
-        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
-        second_rate: float = DEFAULTS.second_rate,
-        second_success_rate: float = DEFAULTS.second_success_rate,
-    ) -> None:
-        self.code = code
-        self.confusion = confusion
-        self.attack_rate = attack_rate
-        self.success_rate = success_rate
-        self.attackers_prior = attackers_prior
-        self.second_rate = second_rate
-        self.second_success_rate = second_success_rate
+    code: Code
+    confusion: ArrayLike | VoteModel
+    attack_rate: float = DEFAULTS.attack_rate
+    success_rate: float = DEFAULTS.success_rate
+    attackers_prior: Sequence[float] = DEFAULTS.attackers_prior
+    second_rate: float = DEFAULTS.second_rate
+    second_success_rate: float = DEFAULTS.second_success_rate
 
     @cached_property
     def single_(self) -> BayesDecoder:

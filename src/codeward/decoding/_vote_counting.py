@@ -1,4 +1,4 @@
-"""Decoders that need no noise model: the plain vote, and the consensus that holds whatever hit models say."""
+"""Decoders that count votes: the plain vote, the consensus that holds whatever hit models say, an appeal."""
 
 from functools import cached_property
 from typing import Literal

@@ -1,4 +1,11 @@
-"""Vote files: the contract's ``.npz`` and CSV, whole or in chunks. Nothing is ever unpickled."""
+"""Vote files: ``.npz`` and CSV, whole or in chunks, and the score files of DPA and Finite Aggregation.
+
+Nothing is unpickled that could run code. DPA and Finite Aggregation write ``torch.save({'labels': labels, 'scores':
+predictions}, 'evaluations/NAME.pth')`` with one row of c outputs per input and base model, and take the largest output
+(the first one on a tie) as the vote. Both list the checkpoints with ``os.listdir``: the order of the m models in a file
+is that of a folder, not of the partitions. A certificate that depends on which model saw which partition needs the
+order restored.
+"""
 
 import csv
 import io
@@ -6,7 +13,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, TooLargeError
 from codeward._files import LARGEST_FILE, ArrayFile, open_regular, write_atomic
-from codeward.decoding._assumptions import check_confusion, check_labels, check_votes
+from codeward.decoding._assumptions import VoteSet, check_confusion, check_labels, check_votes
 
 #: Numbers that one part of a file may hold.
 _PART = 1 << 25
@@ -24,35 +31,6 @@ _LINE = 1 << 22
 #: Classes that a vote file may speak of.
 MOST_CLASSES = 1 << 20
 _ARRAYS = ("votes", "labels", "scores", "confusion", "code_digest")
-
-
-@dataclass(frozen=True)
-class VoteSet:
-    """Votes with what came along; absent parts are None.
-
-    Attributes
-    ----------
-    votes : ndarray of int64, shape (N, m)
-    labels : ndarray of int64, shape (N,), or None
-    confusion : ndarray of float64, shape (m, c, c), or None
-    scores : ndarray, shape (N, m, c), or None
-    code_digest : str or None
-        `codeward.codes.Code.digest` of the code whose models voted.
-    radius : ndarray of int64, shape (N,), or None
-        Certified radii that somebody claims for these votes.
-
-    Examples
-    --------
-    >>> VoteSet(np.array([[0, 1, 1]])).labels is None
-    True
-    """
-
-    votes: NDArray[np.int64]
-    labels: NDArray[np.int64] | None = None
-    confusion: NDArray[np.float64] | None = None
-    scores: NDArray[Any] | None = None
-    code_digest: str | None = None
-    radius: NDArray[np.int64] | None = None
 
 
 class VoteReader:

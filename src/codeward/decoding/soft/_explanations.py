@@ -1,4 +1,4 @@
-"""What each model says about the label, the explanations of an input, and the log masses summed over them."""
+"""The explanations of an input, two likelihood ratios of them learned from simulated attacks, and sums over them."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

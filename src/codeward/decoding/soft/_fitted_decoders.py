@@ -1,8 +1,9 @@
 """The decoders fitted on clean inputs: on class scores, and on hard votes where there are none."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,23 +39,14 @@ class FittedDecoder:
 
     threshold: float = ALARM
     attack_rate: float = DEFAULTS.attack_rate
+    code: Code
+    attackers_prior: Sequence[float]
+    false_alarm_rate: float
+    n_simulated: int
+    random_state: int
     explanations_: Explanations
     paper_: BayesDecoder
     tuned_: Tuned
-
-    def __init__(
-        self,
-        code: Code,
-        attackers_prior: Sequence[float],
-        false_alarm_rate: float,
-        n_simulated: int,
-        random_state: int,
-    ) -> None:
-        self.code = code
-        self.attackers_prior = attackers_prior
-        self.false_alarm_rate = false_alarm_rate
-        self.n_simulated = n_simulated
-        self.random_state = random_state
 
     def decode(self, observed: ArrayLike) -> Decoded:
         """Verdicts on N inputs: scores of shape (N, m, c), log-probabilities, or votes of shape (N, m).
@@ -131,6 +123,7 @@ class FittedDecoder:
             raise InputError("the decoder is not fitted: call fit with clean validation inputs and labels first")
 
 
+@dataclass(eq=False, repr=False)
 class DiscountedDecoder(FittedDecoder):
     r"""Bayes decoder on hard votes whose evidence is discounted for correlated errors.
 
@@ -174,19 +167,14 @@ class DiscountedDecoder(FittedDecoder):
     array([0, 1])
     """
 
-    needs: Literal["votes"] = "votes"
+    needs: ClassVar[Literal["votes"]] = "votes"
 
-    def __init__(
-        self,
-        code: Code,
-        n_classes: int,
-        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
-        false_alarm_rate: float = DEFAULTS.false_alarm_rate,
-        n_simulated: int = 4000,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(code, attackers_prior, false_alarm_rate, n_simulated, random_state)
-        self.n_classes = n_classes
+    code: Code
+    n_classes: int
+    attackers_prior: Sequence[float] = DEFAULTS.attackers_prior
+    false_alarm_rate: float = DEFAULTS.false_alarm_rate
+    n_simulated: int = 4000
+    random_state: int = 0
 
     def fit(self, votes: ArrayLike, labels: ArrayLike) -> "DiscountedDecoder":
         """Fit on clean validation votes (N, m) and labels (N,)."""
@@ -220,6 +208,7 @@ class DiscountedDecoder(FittedDecoder):
         return weigh_votes(self.paper_.vote_model_.log_likelihood(distinct), distinct), inverse
 
 
+@dataclass(eq=False, repr=False)
 class SoftDecoder(FittedDecoder):
     r"""Decoder on the class scores of the m sub-models, fitted on clean validation scores and simulated attacks.
 
@@ -289,19 +278,14 @@ class SoftDecoder(FittedDecoder):
     True
     """
 
-    needs: Literal["scores"] = "scores"
+    needs: ClassVar[Literal["scores"]] = "scores"
 
-    def __init__(
-        self,
-        code: Code,
-        attackers_prior: Sequence[float] = DEFAULTS.attackers_prior,
-        false_alarm_rate: float = DEFAULTS.false_alarm_rate,
-        families: tuple[Family, ...] = FAMILIES,
-        n_simulated: int = 8000,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(code, attackers_prior, false_alarm_rate, n_simulated, random_state)
-        self.families = families
+    code: Code
+    attackers_prior: Sequence[float] = DEFAULTS.attackers_prior
+    false_alarm_rate: float = DEFAULTS.false_alarm_rate
+    families: tuple[Family, ...] = FAMILIES
+    n_simulated: int = 8000
+    random_state: int = 0
 
     def fit(self, scores: ArrayLike, labels: ArrayLike) -> "SoftDecoder":
         """Fit on clean validation scores (N, m, c), log-probabilities, and labels (N,). Never give it test data."""

@@ -1,4 +1,22 @@
-"""From clean validation inputs to a fitted decoder: what the decoders on scores and on votes have in common."""
+"""From clean validation inputs to a fitted decoder, by attacks simulated on them.
+
+An attacker set and a target are drawn, and the scores of the models it hits are overwritten. How sure a hit model is of
+the target is the attacker's choice, so the draws cover four families, each shared by the models of an input:
+
+- *sure*: ``p(t) = 1 - 10^-v``, v uniform in 0.5..7 plus noise per model (an ordinary backdoor);
+- *softened*: such scores divided by a factor of 1..16 (log-uniform) and normalised again;
+- *marginal*: t just ahead of the runner-up, by a log-ratio of 0.05..2.5; the other classes stay as they are;
+- *weak*: a mixture of what the model says without the trigger and a sure hit, whose share is uniform in 0.05..0.65: the
+  target often does not win the vote. Poison of which only a part is labelled as the target plants such triggers.
+
+What a hit model says of the other classes is the attacker's choice too: in a third of the attacks it keeps what the
+model says of the input without the trigger, in a third what it says of another input, in a third next to nothing
+(normal noise, its scale uniform in 0..1).
+
+The trigger fails in a hit model (which then answers as if clean) with probability 1 - S; S is 0.99 in half of the
+inputs and uniform in 0.6..1 in the others. Lower rates are left out on purpose: where most hit models may fail, a group
+of five with two failures looks like another group of three, and codes with little margin lose hard triggers by it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
