@@ -34,7 +34,7 @@ GUIDES = ["codeward._files", "codeward.codes._code", "codeward.runs", "codeward.
 GUIDES += ["codeward.decoding._vote_files", "codeward.training._model_store", "codeward.serve._incidents"]
 GUIDES += ["zipfile", "json", "gzip"]
 #: Not these: numba compiles what it finds.
-KERNELS = [f"codeward.decoding._{part}_kernels" for part in ("pair", "posterior", "pruned")]
+KERNELS = [f"codeward.decoding._{part}" for part in ("posterior_kernels", "pruned", "pruned_search")]
 LONGEST_LINE = 2000
 
 
