@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward._errors import InputError, UnmetError
-from codeward.codes import Design, _coverings, _stages, inspect
+from codeward.codes import Design, _programs, _stages, inspect
 from codeward.codes._constructions import duplicated_code
 from codeward.codes._designer import MARGIN
 from codeward.codes._designer import design as design_code
@@ -113,7 +113,9 @@ def test_large_sizes_reach_the_best_known_coverings(n: int, block: int, k: int, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "block", "k", "models"), [(24, 4, 2, 48), (28, 10, 2, 11), (12, 6, 4, 41)])
+@pytest.mark.parametrize(
+    ("n", "block", "k", "models"), [(24, 4, 2, 48), (28, 10, 2, 11), (56, 20, 2, 11), (12, 6, 4, 41)]
+)
 def test_the_time_is_used_to_reach_the_best_known_coverings(n: int, block: int, k: int, models: int) -> None:
     assert design(n, k, n - block, guarantee="detect", time_limit=60).code.n_models <= models
 
@@ -331,6 +333,6 @@ def test_the_designer_works_without_the_optional_solver(monkeypatch: pytest.Monk
     def absent(*_: object) -> None:
         raise ImportError
 
-    monkeypatch.setattr(_coverings, "_solve_cpsat", absent)
+    monkeypatch.setattr(_programs, "_solve_cpsat", absent)
     found = design(9, 2, 5, guarantee="detect", time_limit=1.5)
     assert found.code.n_models == 8

@@ -21,17 +21,16 @@ from codeward.codes._annealing import anneal_blocks, anneal_pairs, fits_direct, 
 from codeward.codes._coverings import (
     MAX_MODELS,
     fit_multiplicities,
-    fits_exact,
     offer_blown_codes,
     offer_families,
     offer_paper,
-    solve_covering,
     spread_columns,
 )
 from codeward.codes._guarantees import Request, bound_models, tracks_groups
 from codeward.codes._incumbent import SOLVER_COST, WORK_PER_SECOND, Incumbent, check_cost, is_unverifiable
 from codeward.codes._orbits import OrbitSearch, orbit_matrix
 from codeward.codes._patterns import count_attacker_sets
+from codeward.codes._programs import fits_exact, fits_points, solve_covering, solve_points
 from codeward.codes._search import (
     OrbitRounds,
     anneal_coverings,
@@ -224,6 +223,7 @@ def _search_covering(best: Incumbent, work: float, seed: int) -> Callable[[float
     orbits, many = OrbitRounds(best), best.request.n_users >= MANY_USERS
 
     def search_on(work: float) -> None:
+        _offer_points(best, 0.3 * work, seed)
         anneal_orbits(best, 0.3 * work)
         anneal_directly(best, 0.2 * work)
         offer_blown_codes(best, (0.5 if many else 0.1) * work, MORE_BASE_POINTS)
@@ -234,6 +234,7 @@ def _search_covering(best: Incumbent, work: float, seed: int) -> Callable[[float
     orbits.run(0.25 * work)
     anneal_orbits(best, 0.08 * work)
     anneal_directly(best, 0.05 * work)
+    _offer_points(best, 0.15 * work, seed)
     offer_blown_codes(best, (0.5 if many else 0.12) * work)
     if best.request.covering_only and not best.finished and fits_exact(best.request):
         wall = max(0.1, best.deadline - time.monotonic())
@@ -246,6 +247,17 @@ def _search_covering(best: Incumbent, work: float, seed: int) -> Callable[[float
     anneal_directly(best, 0.3 * best.work)
     anneal_coverings(best, best.work)
     return search_on
+
+
+def _offer_points(best: Incumbent, work: float, seed: int) -> None:
+    """Ask the exact solver for a covering of pairs with one block less, as long as it finds one."""
+    stop = best.work - work
+    while not best.finished and best.work > stop and fits_points(best.request, best.cover_size - 1):
+        granted, wall = best.work - stop, max(0.1, best.deadline - time.monotonic())
+        blocks = solve_points(best.request, best.cover_size - 1, granted / SOLVER_COST, seed, wall)
+        best.work -= granted if blocks is None else 0.2 * granted
+        if blocks is None or not best.offer_covering(blocks, "points by exact solver"):
+            return
 
 
 def _search_tracking(best: Incumbent, work: float) -> Callable[[float], None]:
