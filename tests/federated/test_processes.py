@@ -5,7 +5,7 @@ import time
 import psutil
 import pytest
 
-from codeward.federated._processes import ProcessTree
+from codeward.federated._flower_simulation import ProcessTree
 
 #: Starts a child in a session of its own, which starts another, tells both numbers, and waits.
 PARENT = """

@@ -24,7 +24,7 @@ from codeward.federated import (
     train_federated,
     train_update,
 )
-from codeward.federated._aggregation import ExactSum
+from codeward.federated._replies import ExactSum
 
 PROGRAM = """
 import sys, time

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from codeward.federated import Federation, FederationFolder, save_samples, train_federated
 from codeward.federated import client_app as client_module
 from codeward.federated import server_app as server_module
-from codeward.federated._flower_server import OrderBinding, run_rounds
+from codeward.federated._flower_rounds import OrderBinding, run_rounds
 
 NODES = (907, 11, 450, 88)
 

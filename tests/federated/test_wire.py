@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.federated import Parcel, Reply, answer, check_reply, train_federated, train_update
-from codeward.federated._wire import pack_assignment, pack_reply, unpack_assignment, unpack_reply
+from codeward.federated._flower_rounds import pack_assignment, pack_reply, unpack_assignment, unpack_reply
 from codeward.training import ARCHITECTURES
 
 

@@ -4,8 +4,6 @@ The Flower components are `codeward.federated.server_app:app` and `codeward.fede
 imports Flower.
 """
 
-from codeward.federated._aggregation import combine
-from codeward.federated._checking import Checked, Refusal, check_reply
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport, derive_seed
 from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._flower_simulation import (
@@ -17,6 +15,7 @@ from codeward.federated._flower_simulation import (
 )
 from codeward.federated._local_training import load_samples, save_samples, train_federated, train_model, train_update
 from codeward.federated._protocol import Arrays, Assignment, FederatedSettings, Parcel, Reply, Update, answer
+from codeward.federated._replies import Checked, Refusal, check_reply, combine
 
 __all__ = [
     "CLIENT_APP",

@@ -12,9 +12,8 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.federated._aggregation import RowCombiner
-from codeward.federated._checking import Refusal, check_reply, quote
 from codeward.federated._protocol import Arrays, Assignment, FederatedSettings, Reply
+from codeward.federated._replies import Refusal, RowCombiner, check_reply, quote
 from codeward.training import TrainingSettings, build_network, fingerprint, plan_models
 
 _LOG = logging.getLogger("codeward.federated")

@@ -1,21 +1,19 @@
-"""A federation on Flower's own simulation runtime, the way Flower runs one: a SuperLink and ``flwr run``.
-
-Everything is private to one call: SuperLink on a free loopback port, Flower's home in the working folder, and the
-processes end with the call.
-"""
+"""Federations on simulated Flower nodes: a SuperLink, its app, and an end that reaches all their processes."""
 
 import json
 import logging
 import os
 import re
+import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from codeward._cores import count_cores
 from codeward._errors import InputError
@@ -26,8 +24,72 @@ from codeward.federated._federation import FederatedResult, FederationPlan
 from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._local_training import save_samples
 
-if TYPE_CHECKING:
-    from codeward.federated._processes import ProcessTree
+
+class ProcessTree:
+    """A process and all that descend from it.
+
+    Flower's SuperLink starts its helpers in a session of their own, and these start Ray: ending the SuperLink, or its
+    process group, leaves a running simulation behind. Descendants are therefore noted while their parents live
+    (`note`); psutil knows each by number and time of birth, so that a number that was given to somebody else is never
+    signalled.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The first word is looked up in the environment's ``PATH``.
+    environment : mapping
+    folder : Path
+        Working directory.
+    log : Path
+        Gets what the process prints.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> None:
+        import psutil
+
+        found = shutil.which(command[0], path=environment["PATH"])
+        if found is None:
+            raise InputError(f"{command[0]} is missing: pip install 'codeward[flower]'")
+        with log.open("wb") as out:
+            # A session of its own: Ctrl-C reaches this process alone, which then ends the tree.
+            self.process = psutil.Popen(
+                [found, *command[1:]],
+                env=dict(environment),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.known: set[Any] = set()
+
+    @property
+    def running(self) -> bool:
+        """Whether the first process still runs."""
+        return self.process.poll() is None
+
+    def note(self) -> None:
+        """Remember all that descend from the process now."""
+        import psutil
+
+        for process in [self.process, *self.known]:
+            with suppress(psutil.NoSuchProcess):
+                self.known.update(process.children(recursive=True))
+
+    def end(self, patience: float = 15.0) -> None:
+        """End the process and everything noted: politely first, after ``patience`` seconds not."""
+        import psutil
+
+        self.note()
+        rest = [self.process, *self.known]
+        for signal in ("terminate", "kill"):
+            for process in rest:
+                with suppress(psutil.NoSuchProcess):
+                    getattr(process, signal)()
+            _, rest = psutil.wait_procs(rest, timeout=patience)
+            if not rest:
+                return
+
 
 _LOG = logging.getLogger("codeward.federated")
 
@@ -167,8 +229,6 @@ def _simulate(
     cores: int | None,
     show_progress: bool,
 ) -> None:
-    from codeward.federated._processes import ProcessTree
-
     port = _free_port()
     values = {"simulation": str(work), "federations": ",".join(server.path.parent.name for server in waiting)}
     # JSON strings are TOML strings.
@@ -196,11 +256,9 @@ def _run_app(
     work: Path,
     cores: int | None,
     show_progress: bool,
-    link: "ProcessTree",
+    link: ProcessTree,
 ) -> None:
     """Submit the app and follow its rounds until it ends."""
-    from codeward.federated._processes import ProcessTree
-
     resources = {
         "num-supernodes": max(plan.code.n_users for plan in waiting.values()),
         "client-resources-num-cpus": 1,
@@ -245,7 +303,7 @@ def _repeat_refusals(report: dict[str, Any], plan: FederationPlan) -> None:
         _LOG.warning("round %d: refused from user %s%s: %s", report["round"], name, where, refusal["reason"])
 
 
-def _await_port(link: "ProcessTree", port: int, work: Path, patience: float = 60.0) -> None:
+def _await_port(link: ProcessTree, port: int, work: Path, patience: float = 60.0) -> None:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and link.running:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):

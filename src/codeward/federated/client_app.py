@@ -12,9 +12,9 @@ from flwr.clientapp import ClientApp
 
 from codeward._errors import InputError
 from codeward.data import Samples
+from codeward.federated._flower_rounds import pack_reply, read_label, unpack_assignment
 from codeward.federated._local_training import load_samples, train_update
 from codeward.federated._protocol import Update
-from codeward.federated._wire import pack_reply, read_label, unpack_assignment
 
 __all__ = ["answer_message", "app", "pack_reply", "read_label", "unpack_assignment"]
 

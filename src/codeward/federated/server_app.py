@@ -11,8 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from codeward._errors import InputError
 from codeward.federated._federation_folder import FederationFolder
-from codeward.federated._flower_server import NodeBinding, OrderBinding, run_federation
-from codeward.federated._wire import pack_assignment, unpack_reply
+from codeward.federated._flower_rounds import NodeBinding, OrderBinding, pack_assignment, run_federation, unpack_reply
 
 __all__ = ["NodeBinding", "OrderBinding", "app", "pack_assignment", "run_federation", "unpack_reply"]
 

@@ -6,11 +6,15 @@ federate gate``), `KeyBinding` and `SignedGrid` make a user out of a key. The Fl
 """
 
 from codeward.federated.consortium import _consortium_texts as layout
-from codeward.federated.consortium._consortium_folder import Consortium, write_consortium
+from codeward.federated.consortium._consortium_folder import (
+    Consortium,
+    TlsCertificates,
+    make_certificates,
+    write_consortium,
+)
 from codeward.federated.consortium._node_gate import GateSettings, NodeGate, run_gate
 from codeward.federated.consortium._roster import Member, Roster
 from codeward.federated.consortium._signed_grid import KeyBinding, SignedGrid, bind_nodes, sign_reply
-from codeward.federated.consortium._tls import TlsCertificates, make_certificates
 
 __all__ = [
     "Consortium",

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from codeward._errors import InputError
 from codeward.federated._federation_folder import FederationFolder
-from codeward.federated._flower_server import run_federation
+from codeward.federated._flower_rounds import run_federation
 from codeward.federated.consortium._consortium_texts import CONSORTIUM, PLAN_FOLDER, ROSTER_FILE
 from codeward.federated.consortium._roster import Roster
 from codeward.federated.consortium._signed_grid import KeyBinding, SignedGrid
