@@ -25,8 +25,7 @@ from codeward._files import write_atomic
 from codeward.codes import Code, inspect
 from codeward.decoding import VoteSet, load_votes, uniform_prior
 from codeward.reproduction import unpack_setting
-from codeward.serve._convictions import Examiner, find_alarms
-from codeward.serve._martingale import bet_on_small, compute_p_values
+from codeward.serve import Examiner, bet_on_small, compute_p_values, find_alarms
 
 CODES = ("d", "g", "h")
 SIZES = (10, 20, 30, 50, 75, 100, 125, 150, 200, 300, 500, 1000, 2000, 5000)

@@ -62,8 +62,7 @@ def make_flows(work: Path) -> dict[str, Callable[[Callable[[], None]], object]]:
     from codeward.cli import main
     from codeward.codes import Code
     from codeward.estimators import CodedClassifier
-    from codeward.serve import Ledger, ServeSettings, open_run
-    from codeward.serve._endpoint import make_app
+    from codeward.serve import Ledger, ServeSettings, make_app, open_run
 
     folder = work / "run"
     opened: list[Any] = []

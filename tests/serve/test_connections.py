@@ -174,7 +174,7 @@ def wait_for(client, **expected):
 
 
 def test_health_is_truthful_about_ledger_and_models(calling, opened, tmp_path, monkeypatch):
-    monkeypatch.setattr("codeward.serve._watch.EVERY", 0.05)
+    monkeypatch.setattr("codeward.serve._answers.EVERY", 0.05)
     ledger = tmp_path / "mine.sqlite"
     with calling(ledger=Ledger(ledger)) as client:
         assert wait_for(client, status="ok", ledger="ok", models="current") == 200
@@ -186,7 +186,7 @@ def test_health_is_truthful_about_ledger_and_models(calling, opened, tmp_path, m
 
 @pytest.mark.parametrize("made", ["13/revocation.json", "0123456789abcdef.json"])
 def test_health_says_when_users_were_revoked(calling, opened, served_folder, monkeypatch, made):
-    monkeypatch.setattr("codeward.serve._watch.EVERY", 0.05)
+    monkeypatch.setattr("codeward.serve._answers.EVERY", 0.05)
     state = served_folder / "revoked" / made
     with calling() as client:
         assert wait_for(client, models="current") == 200
@@ -201,14 +201,14 @@ def test_health_says_when_users_were_revoked(calling, opened, served_folder, mon
 
 
 def test_health_says_when_the_ledger_does_not_answer(tmp_path, monkeypatch):
-    from codeward.serve._watch import HealthWatch
+    from codeward.serve._answers import HealthWatch
 
-    monkeypatch.setattr("codeward.serve._watch.PATIENCE", -1.0)
+    monkeypatch.setattr("codeward.serve._answers.PATIENCE", -1.0)
     with Ledger(tmp_path / "l.sqlite") as ledger:
         watch = HealthWatch(ledger, tmp_path, [tmp_path / "code.json"])
         assert watch.report()["status"] == "failing"
         assert "no answer" in watch.report()["ledger"]
-        monkeypatch.setattr("codeward.serve._watch.PATIENCE", 60.0)
+        monkeypatch.setattr("codeward.serve._answers.PATIENCE", 60.0)
         (tmp_path / "code.json").write_text("{}")
         watch.look()
         assert watch.report()["models"].startswith("old: the run folder has changed")

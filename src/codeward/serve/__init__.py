@@ -11,9 +11,10 @@ from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
 
 if TYPE_CHECKING:
     from codeward.serve._access import Limits, ServeSettings, read_token
-    from codeward.serve._convictions import Examiner, TargetEvidence, gather_evidence
+    from codeward.serve._convictions import Examiner, TargetEvidence, find_alarms, gather_evidence
+    from codeward.serve._endpoint import make_app, serve_run
+    from codeward.serve._martingale import bet_on_small, compute_p_values
     from codeward.serve._opening import GuardedRun, make_examiner, name_classes, open_run
-    from codeward.serve._server import serve_run
 
 _HOME = {
     "Examiner": "_convictions",
@@ -21,12 +22,16 @@ _HOME = {
     "Limits": "_access",
     "ServeSettings": "_access",
     "TargetEvidence": "_convictions",
+    "bet_on_small": "_martingale",
+    "compute_p_values": "_martingale",
+    "find_alarms": "_convictions",
     "gather_evidence": "_convictions",
+    "make_app": "_endpoint",
     "make_examiner": "_opening",
     "name_classes": "_opening",
     "open_run": "_opening",
     "read_token": "_access",
-    "serve_run": "_server",
+    "serve_run": "_endpoint",
 }
 
 __all__ = [
@@ -40,8 +45,12 @@ __all__ = [
     "ServeSettings",
     "TargetEvidence",
     "Verification",
+    "bet_on_small",
+    "compute_p_values",
+    "find_alarms",
     "find_incidents",
     "gather_evidence",
+    "make_app",
     "make_examiner",
     "name_classes",
     "open_run",

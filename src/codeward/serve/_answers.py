@@ -1,8 +1,21 @@
-"""The answers of the endpoint, as its OpenAPI document states them."""
+"""The answers of the endpoint as its OpenAPI document states them, and what it knows: health, figures, incidents."""
 
+import asyncio
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Literal
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
+
+from codeward import __version__
+from codeward.serve._convictions import gather_evidence
+from codeward.serve._incident_ledger import Ledger
+from codeward.serve._incidents import DamagedIncident
+from codeward.serve._opening import GuardedRun
 
 Probability = Field(ge=0, le=1)
 
@@ -151,3 +164,176 @@ _MEANING = {
     503: "The ledger did not take an incident, so the answer is withheld; see Retry-After.",
     504: "The models took too long; see Retry-After.",
 }
+
+
+#: Paths with figures of their own.
+PATHS = [
+    "/predict",
+    "/healthz",
+    "/metrics",
+    "/code",
+    "/card",
+    "/incidents",
+    "/evidence",
+    "/gallery",
+    "/openapi.json",
+    "/",
+]
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """Counters of one application, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter("codeward_requests", "Requests answered.", ("path", "status"), registry=self.registry)
+        self._seconds = Histogram(
+            "codeward_request_seconds", "Time to answer.", ("path",), buckets=_SECONDS, registry=self.registry
+        )
+        self.inputs = Counter("codeward_inputs", "Inputs classified.", ("flagged",), registry=self.registry)
+        self.incidents = Counter("codeward_incidents", "Incidents recorded durably.", registry=self.registry)
+        self.passes = Histogram(
+            "codeward_pass_inputs",
+            "Inputs of one pass over the models.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+            registry=self.registry,
+        )
+        self.waiting = Gauge("codeward_waiting_inputs", "Inputs waiting for the models.", registry=self.registry)
+
+    def count_request(self, path: str, status: int, seconds: float) -> None:
+        """Count one answered request."""
+        known = path if path in (*PATHS, "/openapi.json", "/") else "/page" if path.startswith("/page/") else "other"
+        self._requests.labels(known, str(status)).inc()
+        self._seconds.labels(known).observe(seconds)
+
+    def expose(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+#: What the list of incidents says of each.
+_LISTED = ("id", "time", "label", "target", "attack_probability", "more_sets", "user_probability", "votes", "digest")
+
+
+class LedgerView:
+    """Incidents and evidence of the models that serve; other models may share the ledger and are left out.
+
+    Parameters
+    ----------
+    run : GuardedRun
+    ledger : Ledger
+    """
+
+    def __init__(self, run: GuardedRun, ledger: Ledger) -> None:
+        self.run, self.ledger = run, ledger
+        self._lock = threading.Lock()
+        self._newest = -1
+        self._weighed: list[dict[str, Any]] = []
+
+    def list_incidents(self, limit: int, after: int) -> list[dict[str, Any]]:
+        """Return incidents with a number above ``after``, newest first."""
+        code = self.run.guard.code
+        found = self.ledger.entries(
+            limit=limit, run=self.run.cell.id, code_digest=code.digest, after=after, newest_first=True
+        )
+        return [
+            incident.to_json()
+            if isinstance(incident, DamagedIncident)
+            else {
+                **{name: told for name, told in incident.to_json().items() if name in _LISTED},
+                # The folder says who they are; a row of an older ledger has no names.
+                "suspects": [code.user_name(user) for user in incident.suspects],
+                "suspect_sets": [[code.user_name(user) for user in found] for found in incident.suspect_sets],
+            }
+            for incident in found
+        ]
+
+    def weigh(self) -> list[dict[str, Any]]:
+        """Return the evidence of every target; computed once for each newest incident."""
+        with self._lock:
+            newest = self.list_incidents(limit=1, after=0)
+            number = newest[0]["id"] if newest else 0
+            if number != self._newest:
+                found = gather_evidence(self.ledger, self.run.examiner, self.run.cell.id)
+                self._weighed = [
+                    evidence.to_json(self.run.guard.code) | {"target": self.run.guard.name_class(target)}
+                    for target, evidence in found.items()
+                ]
+                self._newest = number
+            return self._weighed
+
+
+#: Seconds between looks, and after which a look that has not come back counts as a failure.
+EVERY, PATIENCE = 5.0, 15.0
+
+
+class HealthWatch:
+    """Looks at ledger and run folder from a thread of its own, so that asking costs nothing and never waits.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Takes a small write every look.
+    folder : path-like
+        The run folder served.
+    files : sequence of path-like
+        What the models were opened with; changed on disk, the server serves old ones.
+    """
+
+    def __init__(self, ledger: Ledger, folder: str | os.PathLike[str], files: list[Path]) -> None:
+        self.ledger, self.folder, self.files = ledger, Path(folder), files
+        self._opened = self._stamps()
+        self._takes, self._models, self._looked = True, "current", time.monotonic()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="codeward-health")
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await loop.run_in_executor(self._thread, self.look)
+            await asyncio.sleep(EVERY)
+
+    def look(self) -> None:
+        """Try the ledger and compare the files."""
+        try:
+            self.ledger.probe()
+            self._takes = True
+        except OSError:
+            self._takes = False
+        revoked = self.folder / "revoked"  # states made here, and notes of those made elsewhere
+        if any(revoked.glob("*/revocation.json")) or any(revoked.glob("[!.]*.json")):
+            self._models = "old: users were revoked from this run; serve the folder without them"
+        elif self._stamps() != self._opened:
+            self._models = "old: the run folder has changed; start again"
+        else:
+            self._models = "current"
+        self._looked = time.monotonic()
+
+    def note(self, recorded: bool) -> None:
+        """Take note of whether incidents were recorded."""
+        self._takes = recorded
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def report(self) -> dict[str, Any]:
+        """Return what was seen last: status, version, ledger, models. Nothing in it is a secret."""
+        waited = time.monotonic() - self._looked
+        ledger = "ok" if self._takes else "takes no incidents"
+        if waited > PATIENCE:
+            ledger = f"no answer for {waited:.0f} seconds"
+        status = "failing" if ledger != "ok" else "ok" if self._models == "current" else "degraded"
+        return {"status": status, "version": __version__, "ledger": ledger, "models": self._models}
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        return [_stamp(file) for file in self.files]
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

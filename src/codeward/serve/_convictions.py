@@ -40,7 +40,16 @@ class Alarms:
 
 
 def find_alarms(decoder: BayesDecoder, votes: NDArray[np.int64], threshold: float) -> Alarms:
-    """Return the alarms among inputs with these votes, shape (N, m): attack probability above the threshold."""
+    """Return the alarms among inputs with these votes, shape (N, m): attack probability above the threshold.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> decoder = BayesDecoder(named_code("g"), np.full((6, 10, 10), 0.002) + 0.98 * np.eye(10))
+    >>> votes = np.stack([np.full(6, 4), np.where(decoder.code.column(13), 7, 4)])
+    >>> find_alarms(decoder, votes, 0.5).targets
+    array([7])
+    """
     return score_alarms(decoder, votes, decoder.decode(votes), threshold)
 
 

@@ -1,24 +1,25 @@
-"""The guarded endpoint: routes over a guard, a ledger and a page, and what it counts."""
+"""The guarded endpoint: routes over a guard, a ledger and a page, served until interrupted."""
 
 import asyncio
 import json
+import os
 import re
-import threading
+import sys
 from base64 import b64encode
 from collections import Counter as Tally
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from importlib.resources import files
 from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -26,59 +27,12 @@ from codeward import __version__
 from codeward.report import build_card
 from codeward.serve import _answers as answers
 from codeward.serve._access import AccessControl, BodyPool, Limits, ServeSettings, group_address, read_body, refuse
-from codeward.serve._batching import MicroBatcher, Overloaded
-from codeward.serve._convictions import gather_evidence
+from codeward.serve._answers import HealthWatch, LedgerView, Metrics
 from codeward.serve._guard import Verdict
 from codeward.serve._incident_ledger import Ledger
-from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
+from codeward.serve._incidents import Incident, find_incidents
 from codeward.serve._opening import GuardedRun
-from codeward.serve._watch import HealthWatch
-
-#: Paths with figures of their own.
-PATHS = (
-    "/predict",
-    "/healthz",
-    "/metrics",
-    "/code",
-    "/card",
-    "/incidents",
-    "/evidence",
-    "/gallery",
-    "/openapi.json",
-    "/",
-)
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-class Metrics:
-    """Counters of one application, in a registry of their own."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._requests = Counter("codeward_requests", "Requests answered.", ("path", "status"), registry=self.registry)
-        self._seconds = Histogram(
-            "codeward_request_seconds", "Time to answer.", ("path",), buckets=_SECONDS, registry=self.registry
-        )
-        self.inputs = Counter("codeward_inputs", "Inputs classified.", ("flagged",), registry=self.registry)
-        self.incidents = Counter("codeward_incidents", "Incidents recorded durably.", registry=self.registry)
-        self.passes = Histogram(
-            "codeward_pass_inputs",
-            "Inputs of one pass over the models.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-            registry=self.registry,
-        )
-        self.waiting = Gauge("codeward_waiting_inputs", "Inputs waiting for the models.", registry=self.registry)
-
-    def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Count one answered request."""
-        known = path if path in PATHS else "/page" if path.startswith("/page/") else "other"
-        self._requests.labels(known, str(status)).inc()
-        self._seconds.labels(known).observe(seconds)
-
-    def expose(self) -> bytes:
-        """Return everything in Prometheus' text format."""
-        return generate_latest(self.registry)
-
+from codeward.serve._server import MicroBatcher, Overloaded, listen, make_server
 
 _PAGE = {
     "page.css": "text/css",
@@ -90,58 +44,8 @@ _PAGE = {
 _LARGE = 64 * 1024
 #: Inputs of one pass over the models.
 _PASS = 64
-#: What the list of incidents says of each.
-_LISTED = ("id", "time", "label", "target", "attack_probability", "more_sets", "user_probability", "votes", "digest")
 #: Certificates searched at a time: few, so that one client's many do not keep another waiting.
 _CERTIFIED = 8
-
-
-class LedgerView:
-    """Incidents and evidence of the models that serve; other models may share the ledger and are left out.
-
-    Parameters
-    ----------
-    run : GuardedRun
-    ledger : Ledger
-    """
-
-    def __init__(self, run: GuardedRun, ledger: Ledger) -> None:
-        self.run, self.ledger = run, ledger
-        self._lock = threading.Lock()
-        self._newest = -1
-        self._weighed: list[dict[str, Any]] = []
-
-    def list_incidents(self, limit: int, after: int) -> list[dict[str, Any]]:
-        """Return incidents with a number above ``after``, newest first."""
-        code = self.run.guard.code
-        found = self.ledger.entries(
-            limit=limit, run=self.run.cell.id, code_digest=code.digest, after=after, newest_first=True
-        )
-        return [
-            incident.to_json()
-            if isinstance(incident, DamagedIncident)
-            else {
-                **{name: told for name, told in incident.to_json().items() if name in _LISTED},
-                # The folder says who they are; a row of an older ledger has no names.
-                "suspects": [code.user_name(user) for user in incident.suspects],
-                "suspect_sets": [[code.user_name(user) for user in found] for found in incident.suspect_sets],
-            }
-            for incident in found
-        ]
-
-    def weigh(self) -> list[dict[str, Any]]:
-        """Return the evidence of every target; computed once for each newest incident."""
-        with self._lock:
-            newest = self.list_incidents(limit=1, after=0)
-            number = newest[0]["id"] if newest else 0
-            if number != self._newest:
-                found = gather_evidence(self.ledger, self.run.examiner, self.run.cell.id)
-                self._weighed = [
-                    evidence.to_json(self.run.guard.code) | {"target": self.run.guard.name_class(target)}
-                    for target, evidence in found.items()
-                ]
-                self._newest = number
-            return self._weighed
 
 
 def make_app(run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: Limits | None = None) -> FastAPI:
@@ -158,6 +62,12 @@ def make_app(run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: L
         Closed with the application.
     settings : ServeSettings
     limits : Limits, optional
+
+    Examples
+    --------
+    >>> run = open_run("runs/digits")  # doctest: +SKIP
+    >>> make_app(run, Ledger("ledger.sqlite"), ServeSettings()).title  # doctest: +SKIP
+    'codeward'
     """
     return _Endpoint(run, ledger, settings, limits or Limits()).build()
 
@@ -392,3 +302,49 @@ async def _explain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     content = json.dumps({"detail": str(error.detail)})
     return Response(content, error.status_code, error.headers, media_type="application/json")
+
+
+#: Seconds between changes of thread.
+SWITCH = 0.0005
+
+
+def serve_run(
+    run: GuardedRun,
+    ledger: Ledger,
+    settings: ServeSettings,
+    limits: Limits | None = None,
+    announce: Callable[[str], object] = print,
+) -> None:
+    """Serve a run until interrupted; requests in hand are answered first.
+
+    Parameters
+    ----------
+    run : GuardedRun
+    ledger : Ledger
+        Closed at the end.
+    settings : ServeSettings
+    limits : Limits, optional
+    announce : callable
+        Called with the address once it takes connections.
+
+    Examples
+    --------
+    An address that cannot be had is refused before anything is served:
+
+    >>> import socket, tempfile
+    >>> from codeward.serve import Ledger, ServeSettings
+    >>> with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as taken:
+    ...     serve_run(None, Ledger(f"{folder}/l.sqlite"), ServeSettings(port=taken.getsockname()[1]))
+    Traceback (most recent call last):
+    OSError: cannot listen on 127.0.0.1 port ...: Address already in use
+    """
+    bound, address = listen(settings)
+    app = make_app(run, ledger, settings, limits)
+    announce(address)
+    # One core is left to the event loop: parsing requests and running models overlap.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
+    # The threads of the models and the ledger take the interpreter back after every call that lets go of it; at the
+    # default of 5 ms a time, a busy event loop makes an incident wait for most of a second.
+    sys.setswitchinterval(SWITCH)
+    with bound, suppress(KeyboardInterrupt):  # uvicorn shuts down first and passes the signal on
+        make_server(app, settings, limits).run(sockets=[bound])

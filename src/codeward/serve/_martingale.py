@@ -34,6 +34,11 @@ def compute_p_values(
         Scores in order of arrival.
     theta : ndarray, shape (q,)
         Tie-breaks, uniform on 0..1 and independent of the scores.
+
+    Examples
+    --------
+    >>> compute_p_values(np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.0]), np.array([1.0, 1.0]))
+    array([0.25, 1.  ])
     """
     counted = np.isfinite(stream)
     seen = sorted(reference[np.isfinite(reference)].tolist())
@@ -67,6 +72,14 @@ def bet_on_small(p_values: NDArray[np.float64], n_reference: NDArray[np.int64] |
         One or more streams, each along the last axis.
     n_reference : int or ndarray, shape (...)
         Size of the reference of each stream.
+
+    Examples
+    --------
+    Five attacks above all of 99 references, and five inputs like any other:
+
+    >>> capital = np.exp(bet_on_small(np.array([[0.01] * 5, [0.5] * 5]), 99))[:, -1]
+    >>> bool(capital[0] > 1e6 and capital[1] < 1)
+    True
     """
     *streams, length = p_values.shape
     size = np.broadcast_to(np.asarray(n_reference, dtype=float), streams)[..., None]

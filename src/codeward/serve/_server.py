@@ -1,27 +1,21 @@
-"""The uvicorn server: a socket bound before anything is announced, connections that cannot pile up, a graceful end."""
+"""Below the endpoint: a socket, connections that cannot pile up, a graceful end; and work that waits together."""
 
 import asyncio
-import os
 import socket
-import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-import torch
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from codeward.serve._access import Limits, ServeSettings, group_address
-from codeward.serve._endpoint import make_app
-from codeward.serve._incident_ledger import Ledger
-from codeward.serve._opening import GuardedRun
 
 #: Seconds an idle connection is kept.
 KEEP_ALIVE = 15
-#: Seconds between changes of thread.
-SWITCH = 0.0005
 #: Seconds requests in hand get at the end.
 GRACE = 10
 #: Connections that may wait to be accepted; uvicorn's number.
@@ -141,43 +135,100 @@ def make_server(app: FastAPI, settings: ServeSettings | None = None, limits: Lim
     return uvicorn.Server(config)
 
 
-def serve_run(
-    run: GuardedRun,
-    ledger: Ledger,
-    settings: ServeSettings,
-    limits: Limits | None = None,
-    announce: Callable[[str], object] = print,
-) -> None:
-    """Serve a run until interrupted; requests in hand are answered first.
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Overloaded(Exception):
+    """More items wait than are let in."""
+
+
+@dataclass(frozen=True)
+class _Waiting(Generic[Item, Result]):
+    items: Sequence[Item]
+    answer: "asyncio.Future[list[Result]]"
+
+
+class MicroBatcher(Generic[Item, Result]):
+    """Queues items for one worker thread; whatever has arrived while it worked goes into its next pass.
+
+    Nothing waits for company: an idle worker starts at once, and batches grow with the load by themselves.
 
     Parameters
     ----------
-    run : GuardedRun
-    ledger : Ledger
-        Closed at the end.
-    settings : ServeSettings
-    limits : Limits, optional
-    announce : callable
-        Called with the address once it takes connections.
-
-    Examples
-    --------
-    An address that cannot be had is refused before anything is served:
-
-    >>> import socket, tempfile
-    >>> from codeward.serve import Ledger, ServeSettings
-    >>> with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as taken:
-    ...     serve_run(None, Ledger(f"{folder}/l.sqlite"), ServeSettings(port=taken.getsockname()[1]))
-    Traceback (most recent call last):
-    OSError: cannot listen on 127.0.0.1 port ...: Address already in use
+    work : callable
+        Items to as many results, in order; called from one thread only.
+    batch : int
+        Items of one pass, unless a single request has more.
+    waiting : int
+        Items let in at most; `Overloaded` beyond.
+    observe : callable
+        Told the size of every pass.
     """
-    bound, address = listen(settings)
-    app = make_app(run, ledger, settings, limits)
-    announce(address)
-    # One core is left to the event loop: parsing requests and running models overlap.
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
-    # The threads of the models and the ledger take the interpreter back after every call that lets go of it; at the
-    # default of 5 ms a time, a busy event loop makes an incident wait for most of a second.
-    sys.setswitchinterval(SWITCH)
-    with bound, suppress(KeyboardInterrupt):  # uvicorn shuts down first and passes the signal on
-        make_server(app, settings, limits).run(sockets=[bound])
+
+    def __init__(
+        self,
+        work: Callable[[list[Item]], list[Result]],
+        batch: int,
+        waiting: int,
+        observe: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self.work = work
+        self.batch = batch
+        self.waiting = waiting
+        self.observe = observe
+        self.queued = 0
+        self._queue: deque[_Waiting[Item, Result]] = deque()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="codeward")
+        self._worker: asyncio.Task[None] | None = None
+
+    async def submit(self, items: Sequence[Item]) -> list[Result]:
+        """Return the results of the items, in order; an exception of the pass they were in is raised here.
+
+        Cancelled before its pass begins, a request is left out of it.
+        """
+        if self.queued + len(items) > self.waiting:
+            raise Overloaded
+        entry = _Waiting[Item, Result](items, asyncio.get_running_loop().create_future())
+        self._queue.append(entry)
+        self.queued += len(items)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._run())
+        return await entry.answer
+
+    def close(self) -> None:
+        """Let the pass in hand finish and stop the thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._queue:
+            taken = self._take()
+            if not taken:
+                continue
+            items = [item for entry in taken for item in entry.items]
+            self.observe(len(items))
+            try:
+                results = await loop.run_in_executor(self._executor, self.work, items)
+            except Exception as error:
+                for entry in taken:
+                    if not entry.answer.done():
+                        entry.answer.set_exception(error)
+                continue
+            start = 0
+            for entry in taken:
+                stop = start + len(entry.items)
+                if not entry.answer.done():
+                    entry.answer.set_result(results[start:stop])
+                start = stop
+
+    def _take(self) -> list[_Waiting[Item, Result]]:
+        taken: list[_Waiting[Item, Result]] = []
+        size = 0
+        while self._queue and (not taken or size + len(self._queue[0].items) <= self.batch):
+            entry = self._queue.popleft()
+            self.queued -= len(entry.items)
+            if not entry.answer.done():  # a request that ran out of time costs no work
+                taken.append(entry)
+                size += len(entry.items)
+        return taken
