@@ -9,18 +9,18 @@ counts.
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from dataclasses import replace
 
 import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from codeward._cores import count_cores
 from codeward.codes import named_code
 from codeward.data import Samples, load_dataset
-from codeward.training import PRESETS, Cluster, ModelStore, TrainingSettings, train_ensemble
-from codeward.training._jobs import count_workers
-from codeward.training._ray_tasks import Recipe, count_multiplications
+from codeward.training import PRESETS, Cluster, ModelStore, TrainingSettings, build_network, train_ensemble
 
 
 def split_users(samples: Samples, n_users: int) -> list[Samples]:
@@ -56,13 +56,15 @@ def time_core(name: str, samples: Samples, settings: TrainingSettings, repeats: 
     """Print the forward multiplications a second that one core trains at, from processor seconds."""
     users, code = split_users(samples, 12), named_code("d")
     images = settings.epochs * sum(len(users[user]) for row in code.matrix for user in np.flatnonzero(row))
-    recipe = Recipe(settings, "float32", samples.images.shape[1:], "cpu", "")
+    network = build_network(settings.architecture, samples.images.shape[1:], settings.n_classes, 0).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(torch.zeros(1, *samples.images.shape[1:]))
     least = np.inf
     for _ in range(repeats):
         begin = time.process_time()
         train_ensemble(users, code, settings, 0, device="cpu")
         least = min(least, time.process_time() - begin)
-    rate = images * count_multiplications(recipe) / least
+    rate = images * counter.get_total_flops() / 2 / least
     print(f"{name}: {images / least:,.0f} images and {rate:.1e} multiplications a processor second", flush=True)
 
 
@@ -78,7 +80,7 @@ def race(repeats: int) -> None:
                 seconds = time.perf_counter() - begin
                 best[side] = min(best.get(side, np.inf), seconds)
                 print(f"  {side}: {seconds:.1f} s (load {os.getloadavg()[0]:.1f})", flush=True)
-    print(f"{code.n_models} digits models, {count_workers(sys.maxsize)} cores, least: {best}")
+    print(f"{code.n_models} digits models, {count_cores()} cores, least: {best}")
 
 
 def main() -> None:
