@@ -130,7 +130,7 @@ def calling(serving):
 
     @contextmanager
     def call(**how):
-        with serving(**how) as (url, _), Caller(base_url=url) as client:
+        with serving(**how) as (url, _), Caller(base_url=url, timeout=60) as client:
             yield client
 
     return call

@@ -12,8 +12,7 @@ from codeward._errors import InputError
 from codeward.codes import Code, named_code
 from codeward.decoding import BayesDecoder, VoteSet, estimate_confusion, pool_evidence
 from codeward.serve import Examiner, Incident, Ledger, gather_evidence
-from codeward.serve._convictions import find_alarms
-from codeward.serve._martingale import bet_on_small, compute_p_values
+from codeward.serve._alarms import bet_on_small, compute_p_values, find_alarms
 
 CLASSES = 10
 CODE_G, CODE_H = named_code("g"), named_code("h")

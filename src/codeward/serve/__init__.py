@@ -11,9 +11,9 @@ from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
 
 if TYPE_CHECKING:
     from codeward.serve._access import Limits, ServeSettings, read_token
-    from codeward.serve._convictions import Examiner, TargetEvidence, find_alarms, gather_evidence
+    from codeward.serve._alarms import bet_on_small, compute_p_values, find_alarms
+    from codeward.serve._convictions import Examiner, TargetEvidence, gather_evidence
     from codeward.serve._endpoint import make_app, serve_run
-    from codeward.serve._martingale import bet_on_small, compute_p_values
     from codeward.serve._opening import GuardedRun, make_examiner, name_classes, open_run
 
 _HOME = {
@@ -22,9 +22,9 @@ _HOME = {
     "Limits": "_access",
     "ServeSettings": "_access",
     "TargetEvidence": "_convictions",
-    "bet_on_small": "_martingale",
-    "compute_p_values": "_martingale",
-    "find_alarms": "_convictions",
+    "bet_on_small": "_alarms",
+    "compute_p_values": "_alarms",
+    "find_alarms": "_alarms",
     "gather_evidence": "_convictions",
     "make_app": "_endpoint",
     "make_examiner": "_opening",

@@ -1,7 +1,7 @@
 """What the incidents of a target say together: alarms and their scores, who attacks, and whether it could be chance."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,86 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, Decoded, Decoder, VoteSet, estimate_confusion
+from codeward.decoding import BayesDecoder, Decoder, VoteSet, estimate_confusion
 from codeward.runs import observe
+from codeward.serve._alarms import Alarms, bet_on_small, compute_p_values, cut_blocks, score_alarms, score_rows
 from codeward.serve._incident_ledger import Ledger
-from codeward.serve._martingale import bet_on_small, compute_p_values
-
-#: Likelihoods held at a time: 32 MB.
-BLOCK = 4_000_000
-
-
-@dataclass(frozen=True)
-class Alarms:
-    """Inputs whose attack probability passes the threshold.
-
-    Attributes
-    ----------
-    rows : ndarray of int64, shape (q,)
-        Their places among the inputs given.
-    targets : ndarray of int64, shape (q,)
-        Most probable target given an attack.
-    scores : ndarray of float64, shape (q,)
-        Log of Pr(votes | attack on that target) / Pr(votes | clean), attackers summed over their prior.
-    """
-
-    rows: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    scores: NDArray[np.float64]
-
-
-def find_alarms(decoder: BayesDecoder, votes: NDArray[np.int64], threshold: float) -> Alarms:
-    """Return the alarms among inputs with these votes, shape (N, m): attack probability above the threshold.
-
-    Examples
-    --------
-    >>> from codeward.codes import named_code
-    >>> decoder = BayesDecoder(named_code("g"), np.full((6, 10, 10), 0.002) + 0.98 * np.eye(10))
-    >>> votes = np.stack([np.full(6, 4), np.where(decoder.code.column(13), 7, 4)])
-    >>> find_alarms(decoder, votes, 0.5).targets
-    array([7])
-    """
-    return score_alarms(decoder, votes, decoder.decode(votes), threshold)
-
-
-def score_alarms(decoder: BayesDecoder, votes: NDArray[np.int64], decoded: Decoded, threshold: float) -> Alarms:
-    """Return the alarms that any decoder raised on inputs with these votes, scored by the paper's likelihoods."""
-    rows = np.flatnonzero(decoded.alarms(threshold) & (decoded.targets >= 0))
-    return _score_rows(decoder, votes, rows, decoded.targets[rows])
-
-
-def _score_rows(
-    decoder: BayesDecoder, votes: NDArray[np.int64], rows: NDArray[np.int64], targets: NDArray[np.int64]
-) -> Alarms:
-    # Equal votes have equal scores: one of each.
-    _, first, inverse = np.unique(votes[rows], axis=0, return_index=True, return_inverse=True)
-    scores = np.empty(first.size)
-    for block in cut_blocks(decoder, first.size):
-        scores[block] = _score(decoder, votes[rows[first[block]]], targets[first[block]])
-    return Alarms(rows, targets, scores[inverse.reshape(-1)])
-
-
-def _score(decoder: BayesDecoder, votes: NDArray[np.int64], targets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return log sum_x prior(x) Pr(y | x, t) - log Pr(y | clean), the empty set left out: it is no attack."""
-    hit = np.array([decoder.code.pattern(users) for users in decoder.sets_.best_sets if users], dtype=float)
-    weights = np.array([w for w, users in zip(decoder.sets_.weights, decoder.sets_.best_sets, strict=True) if users])
-    base = decoder.vote_model_.log_likelihood(votes)
-    success = np.log(decoder.success_rate) if decoder.success_rate else -np.inf
-    said = np.where(votes == targets[:, None], success, -np.inf)[:, :, None]
-    change = np.logaddexp(said, decoder.failure_ + base) - base
-    # Inputs x labels x patterns: the sum over models is one product.
-    joint = base.sum(axis=1)[:, :, None] + change.transpose(0, 2, 1) @ hit.T
-    top = joint.max(axis=(1, 2))
-    attacked = top + np.log((np.exp(joint - top[:, None, None]).mean(axis=1) * (weights / weights.sum())).sum(axis=1))
-    return np.asarray(attacked - decoder.clean_log_likelihood(votes))
-
-
-def cut_blocks(decoder: BayesDecoder, count: int) -> Iterator[slice]:
-    """Cut ``count`` vote vectors into blocks whose likelihoods fit in memory."""
-    step = max(1, BLOCK // (decoder.sets_.weights.size * decoder.n_classes))
-    for start in range(0, count, step):
-        yield slice(start, min(start + step, count))
-
 
 #: Validation inputs a class that make confusion matrices, as long as a quarter of all is left to compare with.
 FIT_PER_CLASS = 20
@@ -326,7 +250,7 @@ class Examiner:
         if targets is None:
             found = score_alarms(self.decoder_, kept, self.alarm_decoder_.decode(kept), self.threshold)
         else:
-            found = _score_rows(self.decoder_, kept, np.arange(len(kept)), np.asarray(targets, dtype=np.int64)[first])
+            found = score_rows(self.decoder_, kept, np.arange(len(kept)), np.asarray(targets, dtype=np.int64)[first])
         names = [digests[first[row]] for row in found.rows]
         return {
             target: self._weigh(target, kept[found.rows], found, names) for target in np.unique(found.targets).tolist()
