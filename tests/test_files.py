@@ -200,6 +200,63 @@ def test_hostile_archives_are_refused_in_a_line(tmp_path):
         refuse("fewer follow|damaged|more follow", bytes(changed))
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_directory_that_hides_an_array_is_damage_whatever_byte_of_it_is_wrong(tmp_path, save):
+    """Every byte of the directory and its end, every bit: the arrays are all there and the same, or it is refused."""
+    save(tmp_path / "whole.npz", votes=np.arange(6).reshape(2, 3), labels=np.array([1, 2]), code_digest=np.array("a"))
+    raw = (tmp_path / "whole.npz").read_bytes()
+    file, refused = tmp_path / "f.npz", 0
+    for place in range(raw.index(b"PK\x01\x02"), len(raw)):
+        for bit in range(8):
+            changed = bytearray(raw)
+            changed[place] ^= 1 << bit
+            file.write_bytes(changed)
+            try:
+                found = read_npz(file, ("votes",), ("labels", "code_digest"), kinds="biufU")
+            except InputError:
+                refused += 1
+            else:
+                assert sorted(found) == ["code_digest", "labels", "votes"]
+                assert found["labels"].tolist() == [1, 2]
+    assert refused > 400
+
+
+def test_a_member_that_the_directory_does_not_list_is_noticed(tmp_path):
+    """Swallowed by another entry's comment, renamed, or cut out of the directory."""
+    np.savez(tmp_path / "whole.npz", votes=np.arange(3), labels=np.array([1, 2, 3]))
+    raw = (tmp_path / "whole.npz").read_bytes()
+    first, second, end = raw.index(b"PK\x01\x02"), raw.rindex(b"PK\x01\x02"), raw.rindex(b"PK\x05\x06")
+    comment = bytearray(raw)
+    comment[first + 32 : first + 34] = struct.pack("<H", end - second)
+    renamed = raw[:second] + raw[second:].replace(b"labels", b"babels")
+    cut = bytearray(raw[:second] + raw[end:])
+    cut[-22 + 8 : -22 + 16] = struct.pack("<HHI", 1, 1, second - first)
+    for spoilt in (comment, renamed, cut):
+        (tmp_path / "f.npz").write_bytes(spoilt)
+        with zipfile.ZipFile(tmp_path / "f.npz") as archive:
+            assert "labels.npy" not in archive.namelist()  # it would have been taken for a file without labels
+        with pytest.raises(InputError, match="its directory does not list what is in it"):
+            read_npz(tmp_path / "f.npz", ("votes",), ("labels",))
+
+
+def test_archives_of_writers_that_cannot_seek_are_read(tmp_path):
+    class Pipe(io.RawIOBase):
+        def __init__(self):
+            self.content = b""
+
+        def writable(self):
+            return True
+
+        def write(self, part):
+            self.content += bytes(part)
+            return len(part)
+
+    pipe = Pipe()
+    np.savez(pipe, a=np.arange(4), b=np.arange(2))
+    (tmp_path / "f.npz").write_bytes(pipe.content)
+    assert read_npz(tmp_path / "f.npz")["b"].tolist() == [0, 1]
+
+
 def test_what_inflates_beyond_its_limit_is_not_unpacked(tmp_path):
     import tracemalloc
 

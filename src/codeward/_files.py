@@ -4,10 +4,8 @@ A reader here takes no more memory than its limit and what a file announces, che
 raises one line of `InputError` for everything that is wrong with a file.
 """
 
-import ast
 import json
 import lzma
-import math
 import os
 import re
 import secrets
@@ -18,15 +16,15 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from codeward._errors import InputError, TooLargeError
+from codeward._npy import ArrayHeader, check_directory, check_end, read_array, read_header
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 try:
@@ -185,7 +183,7 @@ def _children(content: Any) -> list[Any]:
 def read_npy(path: AnyPath, limit: int = LARGEST_FILE, kinds: str = "biuf") -> "NDArray[Any]":
     """Read a .npy file of numbers; ``kinds`` are numpy's letters of the types allowed. Nothing is unpickled."""
     with open_regular(path, limit) as file:
-        return _read_array(file, _read_header(file, str(path), os.fstat(file.fileno()).st_size, kinds), str(path))
+        return read_array(file, read_header(file, str(path), os.fstat(file.fileno()).st_size, kinds), str(path))
 
 
 def read_npz(
@@ -220,20 +218,6 @@ def read_npz(
         return {name: file.read(name) for name in file.headers}
 
 
-@dataclass(frozen=True)
-class ArrayHeader:
-    """What a .npy array announces of itself."""
-
-    shape: tuple[int, ...]
-    dtype: "np.dtype[Any]"
-    fortran: bool
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the data."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
-
 class ArrayFile:
     """An open .npz file: what it announces is read and checked first, the arrays whole or row by row."""
 
@@ -245,6 +229,7 @@ class ArrayFile:
         try:
             with self._complain():
                 self._archive = zipfile.ZipFile(self._file)
+                check_directory(self._file, self._archive, str(self.path))
             self.headers  # noqa: B018 - a file that is wrong does not open
         except BaseException:
             self._file.close()
@@ -273,7 +258,7 @@ class ArrayFile:
             if member.compress_type not in self._packings:
                 raise InputError(f"{what} is packed in a way numpy does not write; save it with numpy.savez_compressed")
             with self._complain(), self._archive.open(member) as stream:
-                found[name] = _read_header(stream, what, member.file_size, self._kinds)
+                found[name] = read_header(stream, what, member.file_size, self._kinds)
         return found
 
     def require(self, name: str) -> ArrayHeader:
@@ -288,9 +273,9 @@ class ArrayFile:
         """Read a whole array."""
         with self._complain(), self._archive.open(f"{name}.npy") as stream:
             what = f"{self.path}: {name!r}"
-            _read_header(stream, what, self._archive.getinfo(f"{name}.npy").file_size, self._kinds)
-            array = _read_array(stream, self.headers[name], what)
-            _check_end(stream, what)
+            read_header(stream, what, self._archive.getinfo(f"{name}.npy").file_size, self._kinds)
+            array = read_array(stream, self.headers[name], what)
+            check_end(stream, what)
         return array
 
     def rows(self, name: str, sizes: Collection[int]) -> "Iterator[NDArray[Any]]":
@@ -299,10 +284,10 @@ class ArrayFile:
         if header.fortran and len(header.shape) > 1:
             raise InputError(f"{what}: stored column by column (Fortran order); save it with numpy.ascontiguousarray")
         with self._complain(), self._archive.open(f"{name}.npy") as stream:
-            _read_header(stream, what, self._archive.getinfo(f"{name}.npy").file_size, self._kinds)
+            read_header(stream, what, self._archive.getinfo(f"{name}.npy").file_size, self._kinds)
             for size in sizes:
-                yield _read_array(stream, replace(header, shape=(size, *header.shape[1:])), what)
-            _check_end(stream, what)
+                yield read_array(stream, replace(header, shape=(size, *header.shape[1:])), what)
+            check_end(stream, what)
 
     @contextmanager
     def _complain(self) -> Iterator[None]:
@@ -338,62 +323,6 @@ def open_regular(path: AnyPath, limit: int | None = LARGEST_FILE) -> BinaryIO:
         file.close()
         raise TooLargeError(f"{path}: {found.st_size:,} bytes are too many ({limit:,} at most)")
     return file
-
-
-def _read_header(stream: IO[bytes], what: str, size: int, kinds: str) -> ArrayHeader:
-    """Read the header of a .npy stream of ``size`` bytes, which is left at its data and has room for them exactly."""
-    import numpy as np
-
-    start = stream.read(8)
-    if len(start) < 8 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
-        raise InputError(f"{what}: not a readable .npy array")
-    width, form = (2, "<H") if start[6] == 1 else (4, "<I")
-    length = struct.unpack(form, _read_exactly(stream, width, what))[0]
-    if length > 10_000:
-        raise InputError(f"{what}: not a readable .npy array (a header of {length:,} bytes)")
-    try:
-        header = ast.literal_eval(_read_exactly(stream, length, what).decode("latin-1" if start[6] < 3 else "utf-8"))
-        descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
-        dtype = np.dtype(descr) if isinstance(descr, str) else None
-    except InputError:
-        raise
-    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
-        raise InputError(f"{what}: not a readable .npy array (its header is damaged)") from error
-    if dtype is None or dtype.hasobject or dtype.kind not in kinds or not dtype.itemsize:
-        raise InputError(f"{what}: holds dtype {str(descr)[:40]}, not numbers")
-    if not isinstance(shape, tuple) or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
-        raise InputError(f"{what}: announces an array of shape {str(shape)[:40]}")
-    found = ArrayHeader(shape, dtype, bool(fortran))
-    room = size - 8 - width - length
-    if found.n_bytes != room:
-        follow = "fewer" if room < found.n_bytes else "more"
-        raise InputError(f"{what}: announces an array of {found.n_bytes:,} bytes, {follow} follow ({room:,})")
-    if not room and max(shape) > 1_000_000:
-        raise InputError(f"{what}: an empty array that announces {max(shape):,} rows")
-    return found
-
-
-def _read_array(stream: IO[bytes], header: ArrayHeader, what: str) -> "NDArray[Any]":
-    import numpy as np
-
-    data = np.frombuffer(_read_exactly(stream, header.n_bytes, what), dtype=header.dtype)
-    return data.reshape(header.shape, order="F" if header.fortran else "C")
-
-
-def _read_exactly(stream: IO[bytes], count: int, what: str) -> bytearray:
-    """Read ``count`` bytes; memory grows with what is there (LZMA unfolds a piece at once), not what was announced."""
-    data = bytearray()
-    while len(data) < count:
-        piece = stream.read(min(count - len(data), 1 << 16))
-        if not piece:
-            raise InputError(f"{what}: the file ends early")
-        data += piece
-    return data
-
-
-def _check_end(stream: IO[bytes], what: str) -> None:
-    if stream.read(1):  # in an archive this is where the checksum is compared
-        raise InputError(f"{what}: announces less than it holds")
 
 
 def _one_line(error: BaseException) -> str:

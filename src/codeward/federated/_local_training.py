@@ -1,7 +1,6 @@
 """A user's own work: its data file, its local training, and whole federations of such users in one process."""
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,17 @@ import torch
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._files import read_npz, write_atomic
 from codeward._progress import show_progress as open_bar
 from codeward.data import Overlay, Samples
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan
 from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._protocol import Arrays, Assignment, Reply, Update, answer
 from codeward.training import Weights, train_from
+
+_OVERLAYS = ("overlay_ids", "overlay_values", "overlay_alpha")
+#: Bytes of a user's own data file, unpacked.
+_LARGEST = 64 << 30
 
 
 def train_update(assignment: Assignment, samples: Samples, device: str = "cpu") -> Reply:
@@ -102,20 +105,16 @@ def load_samples(path: str | os.PathLike[str]) -> Samples:
     """
     file = Path(path)
     try:
-        with np.load(file, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-        overlays: tuple[Overlay, ...] = ()
-        if "overlay_ids" in arrays:
-            pairs = zip(arrays["overlay_values"], arrays["overlay_alpha"], strict=True)
-            overlays = tuple(Overlay(values, alpha) for values, alpha in pairs)
+        arrays = read_npz(file, ("images", "labels"), _OVERLAYS, limit=_LARGEST)
         labels = arrays["labels"].astype(np.int64)
-        if not overlays:
+        if "overlay_ids" not in arrays:
             return Samples(arrays["images"], labels)
+        pairs = zip(arrays["overlay_values"], arrays["overlay_alpha"], strict=True)
+        overlays = tuple(Overlay(values, alpha) for values, alpha in pairs)
         return Samples(arrays["images"], labels, overlays, arrays["overlay_ids"].astype(np.int32))
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from error
-    except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file}: expected an .npz with images (uint8, N x C x H x W) and labels: {error}") from error
+    except (InputError, KeyError, ValueError, TypeError) as error:
+        reason = str(error).removeprefix(f"{file}: ")
+        raise InputError(f"{file}: expected an .npz with images (uint8, N x C x H x W) and labels: {reason}") from error
 
 
 def train_federated(
