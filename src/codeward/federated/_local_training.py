@@ -106,15 +106,18 @@ def load_samples(path: str | os.PathLike[str]) -> Samples:
     file = Path(path)
     try:
         arrays = read_npz(file, ("images", "labels"), _OVERLAYS, limit=_LARGEST)
+    except InputError as error:
+        reason = str(error).removeprefix(f"{file}: ")
+        raise InputError(f"{file}: expected an .npz with images (uint8, N x C x H x W) and labels: {reason}") from error
+    try:
         labels = arrays["labels"].astype(np.int64)
         if "overlay_ids" not in arrays:
             return Samples(arrays["images"], labels)
         pairs = zip(arrays["overlay_values"], arrays["overlay_alpha"], strict=True)
         overlays = tuple(Overlay(values, alpha) for values, alpha in pairs)
         return Samples(arrays["images"], labels, overlays, arrays["overlay_ids"].astype(np.int32))
-    except (InputError, KeyError, ValueError, TypeError) as error:
-        reason = str(error).removeprefix(f"{file}: ")
-        raise InputError(f"{file}: expected an .npz with images (uint8, N x C x H x W) and labels: {reason}") from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{file}: {error}") from error
 
 
 def train_federated(
