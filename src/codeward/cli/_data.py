@@ -92,6 +92,7 @@ def features(
     ),
     label: str = typer.Option(None, help="Column of the label."),
     user: str = typer.Option(None, help="Column of the user."),
+    device: str = typer.Option("cpu", metavar="cpu|cuda", help="Where a network computes; a GPU in half precision."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
     cache: bool = typer.Option(True, help="Keep features by content in the data directory, and take them from there."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
@@ -123,10 +124,13 @@ def features(
     given = load_user_data(data, label, user, data_dir=data_dir)
     first = np.arange(1)
     sample = given.inputs.take(first) if isinstance(given.inputs, InputTable) else given.inputs[first]
-    made = make_backbone(backbone, given.schema, sample)
+    made = make_backbone(backbone, given.schema, sample, device)
     folder = find_data_dir(data_dir) / "features" if cache else None
     parts = {"X": given} | ({"X_test": given.test} if given.test is not None else {})
-    arrays: dict[str, object] = {"backbone": np.array(f"{made.name} {made.digest}")}
+    arrays: dict[str, object] = {
+        "backbone": np.array(f"{made.name} {made.digest}"),
+        "trust": np.array(made.trust),
+    }
     reused = 0
     with show_progress(f"features ({made.name})", sum(map(len, parts.values())), quiet or as_json) as bar:
         for name, part in parts.items():

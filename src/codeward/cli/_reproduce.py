@@ -34,6 +34,9 @@ def reproduce(
     attackers: list[int] = typer.Option([], "--attackers", min=0, help="Only cells with this many; several times."),
     parts: str = typer.Option(None, "--parts", help="samples: numbers of parts, such as 50,250,1000."),
     decoders: str = typer.Option("plurality,runoff", "--decoders", help="samples: plurality, runoff, consensus."),
+    backbone: str = typer.Option(
+        None, "--backbone", metavar="NAME|FILE.npz", help="samples: heads on its features; or on a file of `features`."
+    ),
     seed: int = typer.Option(0, "--seed", min=0, help="samples: seed of the models and of random codes."),
     epochs: int = typer.Option(None, "--epochs", min=1, help="samples: epochs instead of the recipe's own number."),
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
@@ -59,7 +62,8 @@ def reproduce(
 
     `samples` deals the training samples to parts by a hash of their content and trains a code over the parts:
     `--codes` partition, boosted, shifted-hash, shifted-hash-16, bagging, designed. Then it certifies how many samples
-    may be inserted, removed or relabelled (a changed input counts two) before a test label may change.
+    may be inserted, removed or relabelled (a changed input counts two) before a test label may change. With
+    `--backbone` models are heads on frozen features (docs/heads.md).
 
     `writers` takes MNIST's 539 real writers as users, linear heads on features that nobody trained, and certifies
     against colluding writers (docs/writers.md).
@@ -93,6 +97,7 @@ def reproduce(
             parts,
             codes,
             decoders,
+            backbone,
             seed,
             epochs,
             data_dir,
@@ -137,6 +142,7 @@ def _reproduce_samples(
     parts: str | None,
     codes: list[str],
     decoders: str,
+    backbone: str | None,
     seed: int,
     epochs: int | None,
     data_dir: Path | None,
@@ -166,16 +172,28 @@ def _reproduce_samples(
     if min(sizes) < 2:
         raise InputError(f"--parts {min(sizes)}: at least 2")
     place = folder / "samples"
-    studies = [SampleStudy(place, dataset, size, name, seed) for size in sizes for name in names]
     shown = not quiet and not as_json
+    pair = features = None
+    if backbone:
+        from codeward.data import find_data_dir, load_dataset
+        from codeward.reproduction import freeze_features
+
+        pair = load_dataset(dataset, data_dir)
+        with show_progress("features", len(pair.train) + len(pair.test), quiet=not shown) as bar:
+            features = freeze_features(pair, backbone, find_data_dir(data_dir) / "features", bar)
+    frozen = features.name if features else None
+    studies = [SampleStudy(place, dataset, size, name, seed, frozen) for size in sizes for name in names]
     try:
         if not count_only and not all(study.is_voted for study in studies):
             from codeward.data import load_dataset
-            from codeward.reproduction import choose_sample_training, vote_samples
+            from codeward.reproduction import choose_sample_training, vote_heads, vote_samples
 
-            pair = load_dataset(dataset, data_dir)
+            pair = pair or load_dataset(dataset, data_dir)
             for study in studies:
-                if not study.is_voted:
+                if not study.is_voted and features:
+                    with show_progress(study.name, 2 * study.code.n_models, quiet=not shown) as bar:
+                        vote_heads(study, pair, features, bar)
+                elif not study.is_voted:
                     settings = choose_sample_training(study, pair)
                     vote_samples(study, pair, replace(settings, epochs=epochs or settings.epochs), shown)
     except KeyboardInterrupt:

@@ -27,6 +27,7 @@ _HOME = {
     "draw_grid": "_sweep",
     "drop_scores": "_grid_folder",
     "fill_claims": "_claims",
+    "freeze_features": "_sample_heads",
     "is_grid": "_grid_folder",
     "list_packed": "_packing",
     "load_sample_records": "_sample_tables",
@@ -45,6 +46,7 @@ _HOME = {
     "tabulate_writers": "_writers",
     "unpack_setting": "_packing",
     "vote_grid": "_sweep",
+    "vote_heads": "_sample_heads",
     "vote_samples": "_sample_votes",
     "write_grid_report": "_grid_report",
     "write_lines": "_json_lines",
@@ -71,6 +73,7 @@ __all__ = [
     "draw_grid",
     "drop_scores",
     "fill_claims",
+    "freeze_features",
     "is_grid",
     "list_packed",
     "load_sample_records",
@@ -89,6 +92,7 @@ __all__ = [
     "tabulate_writers",
     "unpack_setting",
     "vote_grid",
+    "vote_heads",
     "vote_samples",
     "write_grid_report",
     "write_lines",
@@ -102,6 +106,7 @@ if TYPE_CHECKING:
     from codeward.reproduction._json_lines import read_lines, write_lines
     from codeward.reproduction._packed_run import PackedRun
     from codeward.reproduction._packing import PackedSetting, list_packed, pack_setting, unpack_setting
+    from codeward.reproduction._sample_heads import freeze_features, vote_heads
     from codeward.reproduction._sample_tables import (
         SAMPLE_DECODERS,
         certify_samples,

@@ -112,9 +112,10 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
             for name, curve in record["certified"].items():
                 half = half_certified(curve, record["inputs"])
                 cells = [_show(curve, k, record["inputs"]) for k in (0, *shown)]
+                frozen = f", heads on {record['backbone']['name']}" if "backbone" in record else ""
                 groups.setdefault(words, []).append(
                     (
-                        TableEntry(f"{SAMPLE_CODES[record['code']['name']]}, {SAMPLE_DECODERS[name]}"),
+                        TableEntry(f"{SAMPLE_CODES[record['code']['name']]}, {SAMPLE_DECODERS[name]}{frozen}"),
                         TableEntry(f"{record['code']['models']:,}"),
                         _show_share(record["single_model"]),
                         *cells,
@@ -129,6 +130,11 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
                 "parts by a hash of their own content; models that a changed part feeds may say anything. Parts: every "
                 "model learns from one sample in so many."
             )
+            trusted = sorted({record["backbone"]["trust"] for record in here if "backbone" in record})
+            if trusted:
+                note += (
+                    f" Heads are linear models on features of a backbone that saw none of these samples ({trusted[0]})."
+                )
             heads = ("code, decoder", "models", "one model", "0", *map(str, shown), "half of the test set at")
             rows = tuple((words, tuple(rows)) for words, rows in groups.items())
             tables.append(Table(f"samples-{dataset}", f"Certified per sample: {name}", note, "parts", heads, rows))
@@ -164,6 +170,7 @@ def plot_samples(records: Sequence[Mapping[str, Any]], path: str | os.PathLike[s
         for record in records:
             for name, curve in record["certified"].items() if record["dataset"] == dataset else ():
                 words = f"{record['parts']:,} parts, {record['code']['name']}, {SAMPLE_DECODERS[name]}"
+                words += f", {record['backbone']['name']}" if "backbone" in record else ""
                 shares = 100 * np.array([*curve, 0]) / record["inputs"]
                 axes.step(range(len(shares)), shares, where="post", linewidth=1.2, label=words)
         axes.axhline(50, color="grey", linewidth=0.8, linestyle=":")

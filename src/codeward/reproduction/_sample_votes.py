@@ -61,6 +61,8 @@ class SampleStudy:
         A key of `SAMPLE_CODES`.
     seed : int
         Of the models, and of codes that are drawn.
+    backbone : str or None
+        Heads on the features of this backbone instead of networks.
 
     Examples
     --------
@@ -74,12 +76,14 @@ class SampleStudy:
     n_parts: int
     code_name: str
     seed: int = 0
+    backbone: str | None = None
 
     @property
     def name(self) -> str:
         """Name of the files, without endings."""
         again = f"-seed{self.seed}" if self.seed else ""
-        return f"{self.dataset}-{self.n_parts}-{self.code_name}{again}"
+        frozen = f"-{self.backbone}" if self.backbone else ""
+        return f"{self.dataset}-{self.n_parts}-{self.code_name}{frozen}{again}"
 
     @property
     def record_file(self) -> Path:
@@ -237,11 +241,8 @@ def vote_samples(
         scores[:, :, 0] = 0
         known = ensemble.scores(pair.test)
         scores[:, [block.index(model) for model in trained[number]]] = np.where(np.isnan(known), -np.inf, known)
-        counts = RunOffCounts.count(scores, joint=True)
-        kept = {"votes": scores.argmax(axis=2).T.astype(np.uint8), "joint": fold_counts(counts, len(plans))}
-        if not study.feeds_one:
-            kept["orders"] = np.argsort(-scores, axis=2, kind="stable").astype(np.uint8)
-        write_atomic(_block_file(scratch, block), lambda out: np.savez_compressed(out, **kept))
+        kept = count_block(study, scores)
+        write_atomic(_block_file(scratch, block), lambda out: np.savez_compressed(out, **kept))  # type: ignore[arg-type]
 
     train_ensembles(
         [(users, [plans[model] for model in chosen]) for chosen in trained],
@@ -251,6 +252,29 @@ def vote_samples(
         finished=finished,
     )
     found = [read_npz(_block_file(scratch, block), ("votes", "joint"), limit=1 << 30, kinds="u") for block in blocks]
+    device = devices.pop() if devices else "cpu"
+    told = {"training": settings.to_json(), "samples_a_model": [min(sizes), max(sizes)]}
+    machine = describe_machine(device, _name_gpu(device))
+    write_votes(study, pair, found, told | {"seconds": round(time.monotonic() - begin, 1), **machine})
+    for block in blocks:
+        _block_file(scratch, block).unlink()
+    scratch.rmdir()
+
+
+def count_block(study: SampleStudy, scores: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """Return what is kept of some models' scores (N, models, c): votes, joint counts, orders where they are needed."""
+    counts = RunOffCounts.count(scores, joint=True)
+    joint = fold_counts(counts, study.code.n_models)
+    kept = {"votes": scores.argmax(axis=2).T.astype(np.uint8), "joint": joint}
+    if not study.feeds_one:
+        kept["orders"] = np.argsort(-scores, axis=2, kind="stable").astype(np.uint8)
+    return kept
+
+
+def write_votes(
+    study: SampleStudy, pair: "DatasetPair", found: Sequence[dict[str, NDArray[Any]]], told: dict[str, Any]
+) -> None:
+    """Write votes and joint counts, block after block of models, and the record: who they are of, what was ``told``."""
     labels = pair.test.labels.astype(np.uint8)
     joint = found[0]["joint"].copy()
     for block_found in found[1:]:
@@ -261,7 +285,6 @@ def vote_samples(
         write_atomic(study.orders_file, lambda out: np.savez_compressed(out, orders=orders))
     data = pack_arrays(arrays)
     write_atomic(study.votes_file, lambda out: out.write(data))
-    device = devices.pop() if devices else "cpu"
     record = {
         "format": FORMAT,
         "dataset": study.dataset,
@@ -270,19 +293,13 @@ def vote_samples(
         "code_digest": study.code.digest,
         "key": KEY,
         "seed": study.seed,
-        "training": settings.to_json(),
-        "samples_a_model": [min(sizes), max(sizes)],
         "inputs": len(pair.test),
         "classes": pair.n_classes,
         "votes": hash_votes(arrays),
-        "seconds": round(time.monotonic() - begin, 1),
-        **describe_machine(device, _name_gpu(device)),
+        **told,
         "certified": {},
     }
     write_text_atomic(study.record_file, json.dumps(record, indent=1) + "\n")
-    for block in blocks:
-        _block_file(scratch, block).unlink()
-    scratch.rmdir()
 
 
 def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:
@@ -292,9 +309,11 @@ def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:
         record = read_json(file)
         if isinstance(record, dict) and record.get("format") == FORMAT:
             place = record["dataset"], record["parts"], record["code"]["name"], record["seed"]
-            found.append(SampleStudy(Path(folder), *place))
+            found.append(SampleStudy(Path(folder), *place, record.get("backbone", {}).get("name")))
     order = list(SAMPLE_CODES)
-    return sorted(found, key=lambda one: (one.dataset, one.n_parts, order.index(one.code_name), one.seed))
+    return sorted(
+        found, key=lambda one: (one.dataset, one.n_parts, order.index(one.code_name), one.backbone or "", one.seed)
+    )
 
 
 def fold_counts(counts: RunOffCounts, n_models: int) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from codeward._progress import Progress, silent
 from codeward.data import InputTable, Schema
 from codeward.training.backbones._backbone import TRUSTED, Backbone
 from codeward.training.backbones._hashed_features import HashedTable, HashedText
-from codeward.training.backbones._pretrained import EFFICIENTNETS, EfficientNetLite, OnnxBackbone
+from codeward.training.backbones._pretrained import EFFICIENTNETS, MIRROR, EfficientNetLite, OnnxBackbone
 from codeward.training.backbones._stroke_features import StrokeFeatures
 from codeward.training.heads import GridFeatures, check_steps, round_to_grid
 
@@ -32,6 +32,7 @@ BACKBONES: dict[str, str] = {
     "hashed-table": "tables: hashed categories, fixed bins; nobody to trust",
     "efficientnet-lite0": "images: ImageNet network, 224 pixels; trusted, frozen",
     "efficientnet-lite2": "images: ImageNet network, 260 pixels; trusted, frozen",
+    "efficientnet-lite2-mirror": "the same, averaged with the mirror image, twice the cost; trusted, frozen",
 }
 
 
@@ -68,7 +69,7 @@ class FunctionBackbone:
         return features
 
 
-def make_backbone(name: str, schema: Schema | None = None, sample: Any = None) -> Backbone:
+def make_backbone(name: str, schema: Schema | None = None, sample: Any = None, device: str = "cpu") -> Backbone:
     """Return a backbone: by name (`BACKBONES`), as ``package.module:function``, or an ``.onnx`` file.
 
     Parameters
@@ -78,6 +79,8 @@ def make_backbone(name: str, schema: Schema | None = None, sample: Any = None) -
         Of the inputs; ``hashed-table`` needs it.
     sample : optional
         One or more inputs, from which the width of a function's features is found; of the server, not of a user.
+    device : {"cpu", "cuda"}
+        Where a pretrained network computes.
 
     Examples
     --------
@@ -87,10 +90,12 @@ def make_backbone(name: str, schema: Schema | None = None, sample: Any = None) -
     Traceback (most recent call last):
         ...
     codeward._errors.InputError: backbone 'resnet': choose strokes, gradients, scattering, hashed-text, hashed-table, \
-efficientnet-lite0, efficientnet-lite2, package.module:function, or a .onnx file
+efficientnet-lite0, efficientnet-lite2, efficientnet-lite2-mirror, package.module:function, or a .onnx file
     """
-    if name in EFFICIENTNETS:
-        return EfficientNetLite(name)
+    if name.removesuffix(MIRROR) in EFFICIENTNETS:
+        return EfficientNetLite(name, device=device)
+    if device != "cpu":
+        raise InputError(f"--device {device}: of EfficientNets only; {name} computes on the CPU")
     if name in ("strokes", "gradients", "scattering"):
         return StrokeFeatures(name)
     if name == "hashed-text":

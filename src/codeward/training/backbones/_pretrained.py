@@ -45,6 +45,8 @@ class PinnedFile:
         return content
 
 
+#: Ends the name of a backbone that looks at the mirror image too.
+MIRROR = "-mirror"
 #: Square images a network was trained on, features it ends in, and its file of weights.
 EFFICIENTNETS: dict[str, tuple[int, int, PinnedFile]] = {
     "efficientnet-lite0": (
@@ -80,6 +82,7 @@ class EfficientNetLite:
     Attributes
     ----------
     name : {"efficientnet-lite0", "efficientnet-lite2"}
+        With ``-mirror`` behind it the pooled features of an image and of its mirror image are averaged.
     side : int
         Images are enlarged to this many pixels.
     device : str
@@ -91,10 +94,16 @@ class EfficientNetLite:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.name not in EFFICIENTNETS:
+        if self.name.removesuffix(MIRROR) not in EFFICIENTNETS:
             raise InputError(f"backbone {self.name!r}: choose {', '.join(EFFICIENTNETS)}")
+        if self.device not in ("cpu", "cuda"):
+            raise InputError(f"--device {self.device}: expected cpu or cuda")
         if not self.side:
-            object.__setattr__(self, "side", EFFICIENTNETS[self.name][0])
+            object.__setattr__(self, "side", self._known[0])
+
+    @property
+    def _known(self) -> tuple[int, int, PinnedFile]:
+        return EFFICIENTNETS[self.name.removesuffix(MIRROR)]
 
     @property
     def trust(self) -> str:
@@ -104,13 +113,13 @@ class EfficientNetLite:
     @property
     def width(self) -> int:
         """Number of features: those of the network and a constant."""
-        return EFFICIENTNETS[self.name][1] + 1
+        return self._known[1] + 1
 
     @cached_property
     def digest(self) -> str:
         """Hash of the weights' hash and of what is done around them."""
         kind = "cpu" if self.device == "cpu" else "half"
-        told = f"{self.name} {_VERSION} {self.side} {kind} {EFFICIENTNETS[self.name][2].sha256}"
+        told = f"{self.name} {_VERSION} {self.side} {kind} {self._known[2].sha256}"
         return hashlib.sha256(told.encode()).hexdigest()
 
     @cached_property
@@ -121,8 +130,8 @@ class EfficientNetLite:
             raise InputError(
                 "efficientnet-lite-pytorch is not installed; pip install 'codeward[backbones]' brings it"
             ) from error
-        network = EfficientNet.from_name(self.name)
-        network.load_state_dict(load_weights(EFFICIENTNETS[self.name][2]))
+        network = EfficientNet.from_name(self.name.removesuffix(MIRROR))
+        network.load_state_dict(load_weights(self._known[2]))
         return network.to(self.device).eval()
 
     def transform(self, inputs: Any) -> GridFeatures:
@@ -142,8 +151,10 @@ class EfficientNetLite:
                 if batch.shape[1] == 1:
                     batch = batch.expand(-1, 3, -1, -1)
                 large = functional.interpolate(batch, size=self.side, mode="bicubic", align_corners=False)
-                maps = network.extract_features((large.clamp(0, 255) - 127) / 128)
-                pooled = maps.float().mean(dim=(2, 3)).clamp(min=0).sqrt()
+                shown = [large, large.flip(3)] if self.name.endswith(MIRROR) else [large]
+                maps = [network.extract_features((view.clamp(0, 255) - 127) / 128) for view in shown]
+                pooled = torch.stack([map_.float().mean(dim=(2, 3)) for map_ in maps]).mean(dim=0)
+                pooled = pooled.clamp(min=0).sqrt()
                 with_one = torch.cat([pooled, torch.ones(len(pooled), 1, device=pooled.device)], dim=1)
                 parts.append(round_to_grid(functional.normalize(with_one).cpu().numpy()).steps)
         return GridFeatures(np.concatenate(parts))

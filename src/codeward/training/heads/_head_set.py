@@ -126,6 +126,12 @@ class HeadSet:
             outputs[:, unseen] = -np.inf
             yield outputs
 
+    def take(self, models: Sequence[int]) -> "HeadSet":
+        """Return some of the heads, to vote."""
+        chosen = list(models)
+        rows, keys = tuple(self.rows[model] for model in chosen), tuple(self.keys[model] for model in chosen)
+        return replace(self, weights=self.weights[chosen], rows=rows, keys=keys, statistics=None, _sums={})
+
     def revoke(self, user: int) -> "HeadSet":
         """Return the heads without a user: byte for byte those that were never given it (Proposition 30).
 
