@@ -198,7 +198,7 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         "validation": trusted if roles.trusted else own,
         "classes": classes,
         "encoders": "fitted by each sub-model on its own users" if plan.model.family == "tables" else "none",
-        "columns": kinds if plan.model.family == "tables" else kinds.replace("it", "their size"),
+        "columns": kinds if plan.model.family == "tables" else kinds.replace("change it", "change their size"),
         "backbone": "none" if plan.model.backbone is None else _describe(plan.model.backbone),
         "users": "one account each; k counts accounts that collude" if not data.hashed else "none known: parts by hash",
     }

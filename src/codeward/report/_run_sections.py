@@ -87,8 +87,22 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
         "record": record,
         "recipe": yaml.safe_dump(kept, sort_keys=False),
         "limits_of": limits,
+        "again": _say_again(record, bool(facts["revoked"])),
         "revoked": facts["revoked"],
     }
+
+
+def _say_again(record: Mapping[str, Any], revoked: bool) -> tuple[str, str]:
+    """Return what to do before running it again, and the command."""
+    config, federated = record["config"], record.get("federated")
+    if config.get("train"):
+        before, command = "With the same data and options:", "train DATA"
+    elif federated and federated.get("engine") == "consortium":
+        before, command = "From the folder of the federation:", "federate collect"
+    else:
+        before, command = "Save the configuration as config.yaml, then:", "run config.yaml"
+        command = "federate simulate config.yaml" if federated else command
+    return before, f"codeward {command} -o again" + "\ncodeward revoke again USERS -o without" * revoked
 
 
 def tell_figures(cells: Sequence[Cell], inspection: Inspection) -> Content:

@@ -51,6 +51,7 @@ _HOME = {
     "TrainSection": "_sections",
     "TrainingSection": "_sections",
     "certify_kept": "_certificate_card",
+    "count_words": "_stated_guarantees",
     "decoder_figures": "_records",
     "describe_detection": "_records",
     "describe_machine": "_records",
@@ -98,6 +99,7 @@ __all__ = [
     "TrainSection",
     "TrainingSection",
     "certify_kept",
+    "count_words",
     "decoder_figures",
     "describe_detection",
     "describe_machine",
@@ -159,7 +161,7 @@ if TYPE_CHECKING:
         TrainingSection,
         TrainSection,
     )
-    from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees, sum_up_guarantees
+    from codeward.runs._stated_guarantees import StatedGuarantee, count_words, state_guarantees, sum_up_guarantees
     from codeward.runs._yaml import parse_yaml
 
 
