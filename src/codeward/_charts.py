@@ -18,6 +18,8 @@ _WIDTH, HEIGHT = 276, 224
 _LEFT, _TOP, _BOTTOM = 34, 10, 34
 #: Least distance of two labels at the ends of lines.
 LABEL_GAP = 11.5
+#: A bar shorter than this is not seen behind its dot.
+_DOT = 5.0
 #: Lines stand a little beside each other, so that their bars do not cover one another.
 _DODGE = 2.4
 
@@ -190,20 +192,19 @@ def draw_sample(style: Style) -> Drawing:
 
 
 def _draw_axes(x_label: str, x_ticks: Sequence[int], right: float, x_names: Sequence[str]) -> str:
-    bottom = HEIGHT - _BOTTOM
-    found = ""
-    for share in (0, 25, 50, 75, 100):
-        y = place_y(share / 100)
-        found += f'<path class="{"axis" if share == 0 else "rule"}" d="M{_LEFT} {y:.1f}H{right + 8:.1f}"></path>'
-        found += (
-            f'<text x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{share}{"%" if share == 100 else ""}</text>'
-        )
-    for tick, name in zip(x_ticks, x_names, strict=True):
-        x = _place_x(tick, x_ticks, right)
-        found += f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{escape(name)}</text>'
-    middle = (_LEFT + right) / 2
+    bottom, heights = HEIGHT - _BOTTOM, {share: place_y(share / 100) for share in (0, 25, 50, 75, 100)}
+    rules = "".join(f"M{_LEFT} {y:g}H{right + 8:.1f}" for share, y in heights.items() if share)
+    shares = "".join(
+        f'<text x="{_LEFT - 6}" y="{y + 3.5:g}">{share}{"%" * (share == 100)}</text>' for share, y in heights.items()
+    )
+    names = "".join(
+        f'<text x="{_place_x(tick, x_ticks, right):.1f}" y="{bottom + 14}">{escape(name)}</text>'
+        for tick, name in zip(x_ticks, x_names, strict=True)
+    )
+    names += f'<text x="{(_LEFT + right) / 2:.1f}" y="{HEIGHT - 6}">{escape(x_label)}</text>'
     return (
-        found + f'<text class="quiet" x="{middle:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<path class="rule" d="{rules}"></path><path class="axis" d="M{_LEFT} {heights[0]:g}H{right + 8:.1f}"></path>'
+        f'<g text-anchor="end">{shares}</g><g text-anchor="middle">{names}</g>'
     )
 
 
@@ -214,6 +215,8 @@ def _draw_line(line: Line, points: Sequence[tuple[float, float, Point]]) -> str:
         if point.spread:
             # What lies past 0 or 100% is no accuracy: the bar ends there.
             low, high = place_y(max(point.y - point.spread, 0)), place_y(min(point.y + point.spread, 1))
+            if low - high < _DOT:  # hidden behind its dot
+                continue
             bar = f"M{x - 2:.1f} {low:.1f}h4M{x:.1f} {low:.1f}V{high:.1f}M{x - 2:.1f} {high:.1f}h4"
             found += f'<path class="bar-line {line.kind}" d="{bar}"></path>'
     return found + "".join(_draw_marker(line.marker, line.kind, x, y, point.title) for x, y, point in points)
@@ -292,10 +295,12 @@ def draw_matrix(
     names = [name if len(name) <= 18 else f"{name[:17]}…" for name in users or map(str, range(n))]
     widest = max(map(len, names), default=0)
     left, top = (0, 0) if small else (24, 12 + 4.6 * widest if users else 18)
-    reach, parts = set(marked), {"zero": "", "one": "", "bad": ""}
+    reach, parts = set(marked), {"zero": f"M0 0h{n * size}v{m * size}h{-n * size}z" * small, "one": "", "bad": ""}
     for i in range(m):
         for j in range(n):
             kind = ("bad" if j in reach else "one") if matrix[i, j] else "zero"
+            if small and kind == "zero":
+                continue
             parts[kind] += f"M{left + j * size} {top + i * size:g}h{size - gap}v{size - gap}h{gap - size}z"
     drawn = "".join(f'<path class="{kind}" d="{path}"></path>' for kind, path in parts.items() if path)
     if not small:

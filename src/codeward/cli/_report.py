@@ -28,11 +28,11 @@ def report(
 ) -> None:
     """Write a report of a run or a grid: one HTML file that needs nothing else, for screen, phone and paper.
 
-    Of a run it says what was run, what the code guarantees and what it does not, and what was measured: whether the
-    attack worked, accuracy, alarms, suspects, ROC curves and certified accuracy. All from records and vote files.
+    Of a run it says first whether it was defended and what is guaranteed, then shows one triggered input vote by vote,
+    accuracy, alarms, who was named, and what is certified. All from records and vote files.
 
-    Of a grid it shows what is complete, the paper's Figure 5 as small multiples, its Table 1 beside ours, and what goes
-    past them, all from records and studies; the tables go to tables.md beside the page, too.
+    Of a grid it shows the paper's Figure 5 as small multiples, its Table 1 beside ours, what goes past them and what is
+    there, all from records and studies; all tables go to tables.md beside the page, too.
 
     Figures go to figures/ beside the page as SVG files. --format latex, csv or json writes every table instead.
 
@@ -45,8 +45,6 @@ def report(
     if kind not in ENDINGS:
         raise InputError(f"--format {kind}: choose html, latex, csv or json")
     target, of_grid = output or folder / ENDINGS[kind], is_grid(folder)
-    if of_grid and kind != "html":
-        raise InputError(f"--format {kind}: {folder} is a grid, whose tables go to tables.md beside its page")
     if kind != "csv" and target.suffix.lower() not in SUFFIXES[kind]:
         raise InputError(f"{target}: a report as {kind} ends in {SUFFIXES[kind][0]}")
     if kind != "csv" and target.is_dir():
@@ -54,10 +52,10 @@ def report(
     steps = count_grid_steps(folder) if of_grid else count_steps(folder)
     with show_progress("report", steps, quiet=as_json) as progress:
         if of_grid:
-            made: Report | GridReport = write_grid_report(folder, target, progress)
+            made: Report | GridReport = write_grid_report(folder, target, progress, kind)
         else:
             made = write_report(folder, target, progress, kind)
-    files = _name_files(target) if of_grid else {"report": str(target)}
+    files = _name_files(target) if of_grid and kind == "html" else {"report": str(target)}
     if as_json:
         print(json.dumps({**files, **made.to_json()}))
         return

@@ -18,7 +18,15 @@ from codeward._charts import (
 from codeward.report._card_page import build_card, write_card
 from codeward.report._comparison_page import ComparedRecords, tabulate_comparison, write_comparison
 from codeward.report._page import adopt_svg, write_page
-from codeward.report._run_report import ENDINGS, Report, build_report, count_steps, write_report
+from codeward.report._run_report import (
+    ENDINGS,
+    Report,
+    ReportKind,
+    build_report,
+    count_steps,
+    save_tables,
+    write_report,
+)
 from codeward.report._run_sections import draw_accuracy
 from codeward.report._table_builder import (
     Groups,
@@ -45,6 +53,7 @@ __all__ = [
     "Panel",
     "Point",
     "Report",
+    "ReportKind",
     "Share",
     "Style",
     "Table",
@@ -63,6 +72,7 @@ __all__ = [
     "draw_sample",
     "make_point",
     "make_table",
+    "save_tables",
     "shaded_cell",
     "share_cell",
     "sum_up_shares",

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +20,14 @@ from codeward.report._run_measures import Detection, certify_clean, certify_prom
 from codeward.report._table_builder import Table
 from codeward.runs import Cell, RunFolder, list_cells
 
-Kind = Literal["html", "latex", "csv", "json"]
+ReportKind = Literal["html", "latex", "csv", "json"]
 #: Where a report goes by default, in its run folder.
-ENDINGS: dict[Kind, str] = {"html": "report.html", "latex": "report.tex", "csv": "report-tables", "json": "report.json"}
+ENDINGS: dict[ReportKind, str] = {
+    "html": "report.html",
+    "latex": "report.tex",
+    "csv": "report-tables",
+    "json": "report.json",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +160,7 @@ def write_report(
     folder: str | os.PathLike[str],
     path: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
-    kind: Kind = "html",
+    kind: ReportKind = "html",
 ) -> Report:
     """Build a report (see `build_report`) and write it, atomically; to ``report.html`` in the folder by default.
 
@@ -180,12 +186,27 @@ def write_report(
         write_text_atomic(target, report.html)
         for name, chart in report.figures.items():
             chart.save(target.parent / "figures" / f"{name}.svg")
-    elif kind == "csv":
-        for table in report.tables:
+    else:
+        save_tables(report.tables, target, kind, report.to_json())
+    return report
+
+
+def save_tables(tables: Sequence[Table], target: Path, kind: ReportKind, told: Mapping[str, Any]) -> None:
+    """Write tables as one ``.tex`` or ``.json`` file (there with ``told``), or as a folder of ``.csv`` files.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_tables([], Path(folder, "a.json"), "json", {"records": 2})
+    ...     json.loads(Path(folder, "a.json").read_text())
+    {'records': 2, 'tables': []}
+    """
+    if kind == "csv":
+        for table in tables:
             write_text_atomic(target / f"{table.name}.csv", table.to_csv())
     elif kind == "latex":
-        write_text_atomic(target, "\n".join(table.to_latex() for table in report.tables))
+        write_text_atomic(target, "\n".join(table.to_latex() for table in tables))
     else:
-        found = {**report.to_json(), "tables": [table.to_json() for table in report.tables]}
+        found = {**told, "tables": [table.to_json() for table in tables]}
         write_text_atomic(target, json.dumps(found, indent=1) + "\n")
-    return report

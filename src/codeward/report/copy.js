@@ -13,11 +13,11 @@ function readTable(box) {
     const first = row.cells[0].firstChild.data.trim() + (mark && readText(mark) ? ` (${readText(mark)})` : "");
     const cells = [...row.cells].slice(1);
     const values = cells.map((cell) => {
-      if (cell.className === "none" && !cell.title && readText(cell) === "\u00b7") return "";
+      if (cell.className === "none" && !cell.title && !("common" in cell.dataset) && readText(cell) === "\u00b7") return "";
       const spread = cell.dataset.spread || readText(cell.querySelector(".spread") || document.createTextNode(""));
       return [cell.firstChild.data.trim(), spread].filter(Boolean).join(" ");
     });
-    rows.push([group, first, ...values, ...cells.map((cell) => cell.title)]);
+    rows.push([group, first, ...values, ...cells.map((cell) => cell.title || ("common" in cell.dataset ? box.dataset.common : ""))]);
     if (row === row.parentNode.lastElementChild) group = "";
   }
   const kept = rows[0].map((_, i) => i === 1 || rows.slice(1).some((row) => row[i]));

@@ -11,13 +11,16 @@ from codeward._files import write_text_atomic
 from codeward._progress import Progress, silent
 from codeward.codes import inspect
 from codeward.report import (
+    ENDINGS,
     Panel,
+    ReportKind,
     Style,
     Table,
     TableEntry,
     adopt_svg,
     draw_matrix,
     draw_sample,
+    save_tables,
     sum_up_shares,
     write_page,
 )
@@ -27,7 +30,7 @@ from codeward.reproduction._studies import DESIGNED_SCHEME, PAPER_CODE, SCHEMES,
 
 #: Sections by id, with the words of the links at the top.
 SECTIONS = {
-    "there": "What is complete",
+    "story": "In short",
     "attack": "Does the attack work?",
     **{name: study.title for name, study in STUDIES.items()},
     "certified": "Certified accuracy",
@@ -35,7 +38,13 @@ SECTIONS = {
     "codes": "The codes and what they promise",
     "users": "Who holds what",
     "limits": "What is not covered",
+    "there": "What is there",
 }
+#: Tables that only files have: details of details.
+FILED = (
+    *("success", "figure5-other-labels", "clean", "table1-all", "unreached", "decoders-alarms", "dial", "assumed"),
+    *("detection", "certified-all"),
+)
 _HEAD = """# Tables
 
 Made by `codeward report` from the records and studies in this folder, and from nothing else. Where there are several
@@ -54,12 +63,15 @@ class GridReport:
     grid : Grid
     notes : tuple of str
         What is missing from the page, and why.
+    tables : tuple of Table
+        All there are; the page leaves some to the files.
     """
 
     html: str
     markdown: str
     grid: Grid
     notes: tuple[str, ...]
+    tables: tuple[Table, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what is there as one JSON object."""
@@ -87,7 +99,6 @@ def count_grid_steps(folder: str | os.PathLike[str]) -> int:
 def collect_tables(grid: Grid) -> dict[str, list[Table]]:
     """Return all tables of a grid by section, from records and studies alone."""
     tables: dict[str, list[Table | None]] = {
-        "there": [*_record_tables.tabulate_progress(grid)],
         "attack": [_record_tables.tabulate_weakest(grid), _record_tables.tabulate_success(grid)],
         "figure5": [
             *_record_tables.tabulate_figure5(grid),
@@ -107,6 +118,7 @@ def collect_tables(grid: Grid) -> dict[str, list[Table]]:
         ],
         "certified": [_study_tables.tabulate_certified_shades(grid), _study_tables.tabulate_certified(grid)],
         "samples": [*_sample_tables.tabulate_samples(_sample_tables.load_sample_records(grid.path))],
+        "there": [*_record_tables.tabulate_progress(grid)],
     }
     return {name: [table for table in found if table is not None and table.groups] for name, found in tables.items()}
 
@@ -153,30 +165,30 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
     there, planned, studied = _record_tables.count_progress(grid)
     figure5, figure5_legend, absent = _panels.draw_figure5(grid)
     roc, roc_legend = _panels.draw_detection(grid)
-    certified, folded, certified_legend = _panels.draw_certified(grid)
+    certified, certified_legend = _panels.draw_certified(grid)
     designed = _panels.draw_designed(grid)
+    filed = [table.title for found in tables.values() for table in found if table.name in FILED]
     empty = {
         "figure5": not (figure5 or tables["figure5"]),
         "table1": not tables["table1"],
         "past": not (designed or tables["past"]),
-        "certified": not (certified or folded or tables["certified"]),
+        "certified": not (certified or tables["certified"]),
         "samples": not tables["samples"],
         "users": not pictures,
     }
-    footer = (
-        "Made by codeward from the records and studies of the grid folder alone. The same tables, with their "
-        "denominators, are in tables.md. " + " ".join(notes)
-    )
+    footer = "Made by codeward from the records and studies of the grid folder alone. " + " ".join(notes)
     html = write_page(
         "grid.html",
         "codeward.reproduction",
         title="The paper's figure and table, and past them: "
-        + ", ".join(dict.fromkeys(run.setting.dataset for run in grid.runs)),
+        + ", ".join(dict.fromkeys(run.setting.dataset.partition(",")[0] for run in grid.runs)),
         footer=footer.strip(),
         sections=SECTIONS,
         shown=[name for name in SECTIONS if not empty.get(name)],
-        tables=tables,
-        tiles_of=_list_tiles(grid, there, planned),
+        tables={name: [table for table in found if table.name not in FILED] for name, found in tables.items()},
+        filed=filed,
+        story=_tell_story(grid),
+        tiles_of=_list_tiles(grid),
         there=there,
         planned=planned,
         studied=studied,
@@ -186,21 +198,25 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
         designed=designed,
         roc=roc,
         roc_legend=_sample(roc_legend),
-        dial=_panels.draw_dial(grid),
         certified=certified,
-        certified_folded=folded,
         certified_legend=_sample(certified_legend),
         users=pictures,
         **_tell_codes(grid),
     )
     bar.advance()
-    return GridReport(html, write_tables(tables), grid, tuple(notes))
+    every = tuple(table for found in tables.values() for table in found)
+    return GridReport(html, write_tables(tables), grid, tuple(notes), every)
 
 
 def write_grid_report(
-    folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = None, progress: Progress | None = None
+    folder: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    kind: ReportKind = "html",
 ) -> GridReport:
-    """Build a report of a grid and write ``report.html`` in the folder (or ``path``), and ``tables.md`` beside it.
+    """Build a report of a grid and write it, into the folder by default: the page, and ``tables.md`` beside it.
+
+    Of another ``kind`` than html: every table, as `codeward.report.write_report` writes those of a run.
 
     Examples
     --------
@@ -210,29 +226,28 @@ def write_grid_report(
     codeward._errors.InputError: no/such/folder: no records in any run folder; ...
     """
     report = build_grid_report(folder, progress)
-    target = Path(folder) / "report.html" if path is None else Path(path)
-    write_text_atomic(target, report.html)
-    write_text_atomic(target.with_name("tables.md"), report.markdown)
+    target = Path(folder) / ENDINGS[kind] if path is None else Path(path)
+    if kind == "html":
+        write_text_atomic(target, report.html)
+        write_text_atomic(target.with_name("tables.md"), report.markdown)
+    else:
+        save_tables(report.tables, target, kind, report.to_json())
     return report
 
 
 def _find_pictures(grid: Grid) -> tuple[list[Panel], list[str]]:
-    """Return the class shares that runs drew, one a setting, and what is missing."""
+    """Return the class shares that runs drew, of the most uneven split of each data set, and what is missing."""
     found: dict[str, Panel] = {}
     notes: list[str] = []
-    usual = [run for run in grid.runs if not run.setting.attack]
-    for run in usual:
-        name = run.setting.name
-        if name in found or run.picture is None:
+    for run in grid.runs:  # in the order of their splits, the most uneven last
+        if run.setting.attack or run.picture is None:
             continue
+        name = run.setting.name
         try:
-            drawn = adopt_svg(run.picture, f"users{len(found)}-", f"Class shares of every user: {name}")
-            found[name] = Panel(name, "", drawn)
+            drawn = adopt_svg(run.picture, f"users-{run.setting.dataset.replace(' ', '-')}-", f"Class shares: {name}")
+            found[run.setting.dataset] = Panel(name, "", drawn)
         except InputError as error:
             notes.append(f"{run.path}/plots/users.svg was left out: {error}")
-    missing = [name for name in dict.fromkeys(run.setting.name for run in usual) if name not in found]
-    if missing:
-        notes.append(f"Class shares are not shown for: {'; '.join(missing)} (no plots/users.svg).")
     return list(found.values()), notes
 
 
@@ -267,10 +282,37 @@ def _tell_codes(grid: Grid) -> dict[str, Any]:
     return {"codes": codes, "promises": table}
 
 
-def _list_tiles(grid: Grid, there: int, planned: int) -> list[tuple[str, str, str]]:
-    """Return the headline figures of the first data set: the largest attack on code c and on the paper's h."""
-    tiles = []
-    top = max(grid.sizes)
+def _tell_story(grid: Grid) -> list[str]:
+    """Return what the grid found, a sentence a data set: labels under the largest attack, and who was named."""
+    told, top = [], max(grid.sizes)
+    usual = [run for run in grid.pick() if run.setting.split == "IID"]
+    for run in usual:
+        if run.code_name == "c" and top and (right := list_shares(run, top, "bayes")):
+            vote, of = sum_up_shares(list_shares(run, top, "plurality"))
+            told.append(
+                f"{run.setting.name}: with {top} of {run.code.n_users} users attacking the paper's decoder is right on "
+                f"{sum_up_shares(right)[0]} of triggered inputs and a plain vote on {vote} ({run.code.n_models} models "
+                f"of {run.code.row_weight} users, {of})."
+            )
+    named: set[str] = set()
+    for run in sorted(usual, key=lambda run: run.code_name != "h16"):
+        printed = TABLE1.get((run.config.dataset, PAPER_CODE.get(run.code_name, "")))
+        found = _naming.list_tracking(run, 2, "bayes")
+        if run.code_name in ("h16", "h") and found and printed and run.setting.name not in named:
+            named.add(run.setting.name)
+            cell = _naming.tracking_cell(found)
+            rightly, wrongly = cell.value.split(" / ")
+            told.append(
+                f"{run.setting.name}: of 2 attackers {rightly} are named and {wrongly} others, by {run.code.n_models} "
+                f"models of {run.code.row_weight} of {run.code.n_users} users (paper: "
+                f"{printed[1].true_positives:.2f} and {printed[1].false_positives:.2f}; {cell.of})."
+            )
+    return told
+
+
+def _list_tiles(grid: Grid) -> list[tuple[str, str, str]]:
+    """Return the headline figures of the first data set: the largest attack on code c."""
+    tiles, top = [], max(grid.sizes)
     for run in grid.pick(["c"])[:1]:
         hit = [g["success"]["hit_models"] for r in list_records(run, top) for g in r["figures"]["groups"]]
         if hit:
@@ -279,14 +321,7 @@ def _list_tiles(grid: Grid, there: int, planned: int) -> list[tuple[str, str, st
             shares = list_shares(run, top, decoder)
             if top and shares:
                 tiles.append((f"code c, {top} attackers: {word} is right", *sum_up_shares(shares)))
-    for run in grid.pick(["h16", "h"])[:1]:
-        printed = TABLE1.get((run.config.dataset, PAPER_CODE[run.code_name]))
-        found = _naming.list_tracking(run, 2, "bayes")
-        if found and printed is not None:
-            cell = _naming.tracking_cell(found)
-            said = f"paper: {printed[1].true_positives:.2f} / {printed[1].false_positives:.2f}; {cell.of}"
-            tiles.append((f"code {run.code_name}, 2 attackers: named rightly / wrongly", cell.value, said))
-    return [*tiles, *([("cells there", f"{there / planned:.0%}", f"{there:,} of {planned:,}")] if planned else [])]
+    return tiles
 
 
 def _sample(legend: Sequence[Style]) -> list[tuple[Any, str]]:

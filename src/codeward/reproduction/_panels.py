@@ -10,7 +10,6 @@ from codeward.report import (
     Marker,
     Panel,
     Point,
-    Share,
     Style,
     count_attackers,
     count_repeats,
@@ -19,7 +18,7 @@ from codeward.report import (
     make_point,
 )
 from codeward.reproduction._grid_folder import Grid, GridRun, describe_setting, list_certified, list_shares
-from codeward.reproduction._studies import BESIDE, DESIGNED, FIGURE5
+from codeward.reproduction._studies import FIGURE5
 from codeward.reproduction._study_tables import compare_designed
 
 #: Colour: kind of code. Marker: which of the two. Dashed: plurality vote; solid: decoder.
@@ -98,12 +97,14 @@ def draw_designed(grid: Grid) -> list[Panel]:
 
 
 def draw_detection(grid: Grid) -> tuple[list[Panel], list[Style]]:
-    """Return panels of detected triggered inputs against false alarms, for every code whose studies have the curve.
+    """Return panels of detected triggered inputs against false alarms, IID data, the paper's best codes.
 
     Thresholds are set on the same clean inputs; triggered inputs of the target's own class are left out.
     """
     panels, sizes = [], set()
-    for run in grid.pick():
+    for run in grid.pick(("c", "h16")):
+        if run.setting.split != "IID":
+            continue
         curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
         for study in run.studies:
             curve = study.get("detection", {}).get("bayes", {}).get("roc")
@@ -117,47 +118,11 @@ def draw_detection(grid: Grid) -> tuple[list[Panel], list[Style]]:
     return panels, [ATTACKER_STYLES[size] for size in sorted(sizes)]
 
 
-def draw_dial(grid: Grid) -> Rows:
-    """Return panels of right labels against the attack rate that the decoder is told, one a code, a row a setting."""
-    rows: dict[str, list[Panel]] = {}
-    for run in grid.pick([*BESIDE, *DESIGNED]):
-        panel = _draw_rates(run)
-        if panel is not None:
-            rows.setdefault(run.setting.name, []).append(panel)
-    return list(rows.values())
-
-
-def _draw_rates(run: GridRun) -> Panel | None:
-    found: dict[int, dict[float, list[Share]]] = {}
-    for study in run.studies:
-        size = study["n_attackers"]
-        for row in study.get("dial", []):
-            share = row["right"] if size else row["clean_right"]
-            found.setdefault(size, {}).setdefault(row["attack_rate"], []).append(share)
-    rates = sorted({rate for shares in found.values() for rate in shares}, reverse=True)
-    if len(rates) < 2:
-        return None
-    lines = []
-    for size, shares in sorted(found.items()):
-        style = ATTACKER_STYLES[min(size, len(ATTACKER_STYLES) - 1)]
-        name = count_attackers(size) if size else "clean inputs"
-        points = tuple(
-            make_point(place, shares[rate], f"{run.code_name}, {name}, A = {rate:g}")
-            for place, rate in enumerate(rates)
-            if rate in shares
-        )
-        lines.append(Line(str(size) if size else "clean", style.kind, style.dashed, style.marker, points))
-    title = f"{run.setting.name}, {run.code_name}"
-    names = [f"{rate:g}" for rate in rates]
-    chart = draw_lines(lines, f"Right labels by attack rate: {title}", "attack rate A", range(len(rates)), names)
-    return Panel(title, count_repeats([len({study["repeat"] for study in run.studies if study.get("dial")})]), chart)
-
-
-def draw_certified(grid: Grid) -> tuple[Rows, Rows, list[Style]]:
-    """Return panels of certified accuracy, a row a setting and number of users, IID and others; and the legend."""
+def draw_certified(grid: Grid) -> tuple[Rows, list[Style]]:
+    """Return panels of certified accuracy with IID data, a row a setting and number of users; and the legend."""
     runs = [run for run in grid.pick() if any(study.get("certified") for study in run.studies)]
+    runs = [run for run in runs if run.setting.split == "IID"]
     shown: Rows = []
-    folded: Rows = []
     kinds: set[str] = set()
     for setting in sorted({run.setting for run in runs}):
         for users in sorted({run.config.users for run in runs if run.setting == setting}):
@@ -175,8 +140,8 @@ def draw_certified(grid: Grid) -> tuple[Rows, Rows, list[Style]]:
                     row.append(Panel(name, title, draw_lines(lines, label, "attackers k", range(top + 1)), remark))
             if row:
                 kinds |= {_find_kind(run) for run in here}
-                (shown if setting.split == "IID" else folded).append(row)
-    return shown, folded, [style for kind, style in CERTIFIED_STYLES.items() if kind in kinds]
+                shown.append(row)
+    return shown, [style for kind, style in CERTIFIED_STYLES.items() if kind in kinds]
 
 
 def _certified_lines(runs: Sequence[GridRun], certificate: str) -> list[Line]:
