@@ -21,7 +21,7 @@ from codeward.reproduction import (
 )
 from codeward.reproduction import _sample_votes as module
 from codeward.reproduction._sample_tables import count_certified, half_certified
-from codeward.reproduction._sample_votes import fold_counts, unfold_counts
+from codeward.reproduction._sample_votes import count_preferences, unfold_counts
 from codeward.training import TrainingSettings
 
 QUICK = TrainingSettings(architecture="mlp", epochs=1, mean=(0.305,), std=(0.376,))
@@ -47,10 +47,11 @@ def test_every_part_feeds_a_model_and_models_learn_from_equally_many(folder, nam
     assert code.digest == SampleStudy(folder, "digits", 9, name).code.digest  # drawn codes are drawn once
 
 
-def test_counts_survive_folding():
-    scores = np.random.default_rng(0).integers(0, 4, (30, 7, 5))
+def test_counts_by_matrix_products_are_those_of_elections():
+    scores = np.random.default_rng(0).integers(0, 4, (30, 7, 5)).astype(np.float32)  # with ties
+    scores[:3, 0] = -np.inf
     counts = RunOffCounts.count(scores, joint=True)
-    again = unfold_counts(fold_counts(counts, 7), scores.argmax(axis=2))
+    again = unfold_counts(count_preferences(scores), scores.argmax(axis=2))
     assert np.array_equal(again.joint, counts.joint)
     assert np.array_equal(again.pairs, counts.pairs)
     assert np.array_equal(again.first, counts.first)

@@ -242,7 +242,7 @@ def vote_samples(
         known = ensemble.scores(pair.test)
         scores[:, [block.index(model) for model in trained[number]]] = np.where(np.isnan(known), -np.inf, known)
         kept = count_block(study, scores)
-        write_atomic(_block_file(scratch, block), lambda out: np.savez_compressed(out, **kept))  # type: ignore[arg-type]
+        write_atomic(_block_file(scratch, block), lambda out: np.savez(out, **kept))  # type: ignore[arg-type]
 
     train_ensembles(
         [(users, [plans[model] for model in chosen]) for chosen in trained],
@@ -263,8 +263,7 @@ def vote_samples(
 
 def count_block(study: SampleStudy, scores: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     """Return what is kept of some models' scores (N, models, c): votes, joint counts, orders where they are needed."""
-    counts = RunOffCounts.count(scores, joint=True)
-    joint = fold_counts(counts, study.code.n_models)
+    joint = count_preferences(scores).astype(np.uint8 if study.code.n_models < 256 else np.uint16)
     kept = {"votes": scores.argmax(axis=2).T.astype(np.uint8), "joint": joint}
     if not study.feeds_one:
         kept["orders"] = np.argsort(-scores, axis=2, kind="stable").astype(np.uint8)
@@ -316,15 +315,27 @@ def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:
     )
 
 
-def fold_counts(counts: RunOffCounts, n_models: int) -> NDArray[Any]:
-    """Return joint counts of the pairs a < b only, shape (N, c, c (c - 1) / 2), as small numbers."""
-    assert counts.joint is not None
-    first, second = np.triu_indices(counts.n_classes, 1)
-    return counts.joint[:, :, first, second].astype(np.uint8 if n_models < 256 else np.uint16)
+def count_preferences(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Count models by their vote and the class of each pair a < b they prefer, shape (N, c, c (c - 1) / 2).
+
+    What `RunOffCounts.count` counts one by one, as one matrix product an input: a GPU that trains does not wait for it.
+    Ties are for the smaller class. Counts are whole numbers, exact in float32.
+
+    Examples
+    --------
+    >>> count_preferences(np.array([[[3, 1, 2], [0, 5, 4]]], np.float32))  # votes 0 and 1; pairs 01, 02, 12
+    array([[[1., 1., 0.],
+            [0., 0., 1.],
+            [0., 0., 0.]]], dtype=float32)
+    """
+    c = scores.shape[2]
+    low, high = np.triu_indices(c, 1)
+    votes = (scores.argmax(axis=2)[:, None] == np.arange(c)[:, None]).astype(np.float32)
+    return votes @ (scores[:, :, low] >= scores[:, :, high]).astype(np.float32)
 
 
 def unfold_counts(folded: NDArray[Any], votes: NDArray[np.int64]) -> RunOffCounts:
-    """Return the counts that `fold_counts` took from, given the votes (N, m)."""
+    """Return the counts of run-off elections whose pairs a < b `count_preferences` counted, given the votes (N, m)."""
     n, c, pairs = folded.shape
     if pairs != c * (c - 1) // 2 or len(votes) != n:
         raise InputError(f"joint: shape {folded.shape} is not of pairs of {c} classes and {len(votes)} inputs")

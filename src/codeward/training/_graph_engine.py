@@ -318,7 +318,9 @@ def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[
     """Build and capture the trainers; compiled kernels when the compiler works, plain ones with a warning otherwise."""
     size = sum(parameter.numel() for parameter in context.build(0).parameters())
     small = TRAINERS_TINY if context.settings.batch_size <= TINY_BATCH else TRAINERS_SMALL
-    n_trainers = min(n_jobs, small if size < SMALL_NETWORK else TRAINERS_LARGE)
+    # As many rounds as the most trainers need, with as few as then do: no round of a few models at the end.
+    rounds = -(-n_jobs // (small if size < SMALL_NETWORK else TRAINERS_LARGE))
+    n_trainers = -(-n_jobs // rounds)
     # A compiler's memory of other losses would end in its limit of recompilations, and in no compiled loss at all.
     torch.compiler.reset()
     first = _prepare(longest, context)
