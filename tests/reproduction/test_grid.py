@@ -20,8 +20,9 @@ from codeward.reproduction import (
     study_grid,
     vote_grid,
 )
-from codeward.reproduction._findings import PARTS, choose_parts, load_study, study_cell
+from codeward.reproduction._findings import PARTS, load_study, study_cell
 from codeward.reproduction._grid_folder import describe_setting
+from codeward.reproduction._studies import choose_parts
 from codeward.runs import Cell, RunFolder, SimulatedAttack, load_config, load_records
 from codeward.serve import open_run
 from codeward.training import ModelStore

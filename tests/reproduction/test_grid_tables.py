@@ -8,7 +8,7 @@ from codeward.attacks import Position
 from codeward.report import Table, TableEntry, share_cell
 from codeward.reproduction import plan_study
 from codeward.reproduction._grid_folder import GridRun, describe_setting, list_common
-from codeward.reproduction._naming import tracking_cell
+from codeward.reproduction._paper_tables import tracking_cell
 from codeward.reproduction._studies import Printed
 from codeward.runs import RunConfig
 

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from codeward.training._jobs import TaskCallbacks
+from codeward.training._engines import TaskCallbacks
 
 
 def test_every_task_is_announced_once_after_its_last_model():

@@ -4,7 +4,7 @@ import torch
 
 from codeward.data import Overlay, Samples, render
 from codeward.training import TrainingSettings
-from codeward.training._device_samples import DeviceSamples
+from codeward.training._device_batches import DeviceSamples
 
 SHAPE = (3, 5, 4)
 

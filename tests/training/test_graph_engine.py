@@ -11,10 +11,9 @@ from torch import nn
 from codeward._progress import silent
 from codeward.data import Overlay, Samples
 from codeward.training import MODERN, PRESETS, ModelPlan
-from codeward.training._device_samples import DeviceSamples
-from codeward.training._dropout import CounterDropout, draws_globally, own_dropout
+from codeward.training._device_batches import CounterDropout, DeviceSamples, draws_globally, own_dropout
+from codeward.training._engines import Job, Reporter, TrainingContext
 from codeward.training._graph_engine import GraphTrainer, _prepare, make_loss
-from codeward.training._jobs import Job, Reporter, TrainingContext
 from codeward.training._loop_engine import train_loop
 from codeward.training._optimizers import WeightGroup, make_update
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.training import ModelPlan, TrainingSettings, plan_batches, plan_models
-from codeward.training._plan import batch_width, count_shifts, count_steps
+from codeward.training._sub_models import batch_width, count_shifts, count_steps
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
 

@@ -15,7 +15,7 @@ from codeward.codes import Code
 from codeward.data import Overlay, Samples
 from codeward.runs import load_config
 from codeward.training import PRESETS, Cluster, ModelPlan, train_ensemble
-from codeward.training._jobs import Job
+from codeward.training._engines import Job
 from codeward.training._ray_tasks import (
     GPU_CHUNK,
     START,

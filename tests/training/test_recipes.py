@@ -25,8 +25,7 @@ from codeward.training import (
     train_ensemble,
 )
 from codeward.training._architectures import _GlobalPool, _HalvingPool
-from codeward.training._augmentation import disturb, draw_uniform, mix_images, mixed_losses, warp
-from codeward.training._device_samples import DeviceSamples
+from codeward.training._device_batches import DeviceSamples, disturb, draw_uniform, mix_images, mixed_losses, warp
 from codeward.training._training_settings import BY_SIZE, SIZED
 
 CODE = Code([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]])

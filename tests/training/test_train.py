@@ -8,7 +8,7 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
 from codeward.training import PRESETS, ModelStore, build_network, plan_batches, plan_models, train_ensemble, vote
-from codeward.training._device_samples import DeviceSamples
+from codeward.training._device_batches import DeviceSamples
 
 RECIPE = replace(PRESETS["digits"], epochs=2, batch_size=32)
 ENGINES = ("loop", "compiled")

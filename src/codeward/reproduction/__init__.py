@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 _HOME = {
     "SAMPLE_CODES": "_sample_votes",
     "SAMPLE_DECODERS": "_sample_tables",
-    "CellStudy": "_cell_study",
+    "CellStudy": "_findings",
     "Grid": "_grid_folder",
     "GridReport": "_grid_report",
-    "PackedRun": "_packed_run",
-    "PackedSetting": "_packing",
+    "PackedRun": "_packed_setting",
+    "PackedSetting": "_packed_setting",
     "PlannedCell": "_sweep",
     "SampleStudy": "_sample_votes",
     "WriterData": "_writers",
@@ -29,7 +29,7 @@ _HOME = {
     "fill_claims": "_claims",
     "freeze_features": "_sample_heads",
     "is_grid": "_grid_folder",
-    "list_packed": "_packing",
+    "list_packed": "_packed_setting",
     "load_sample_records": "_sample_tables",
     "load_writer_records": "_writers",
     "make_writer_codes": "_writers",
@@ -39,7 +39,7 @@ _HOME = {
     "plan_study": "_studies",
     "plot_samples": "_sample_tables",
     "plot_writers": "_writers",
-    "read_lines": "_json_lines",
+    "read_lines": "_packed_setting",
     "study_grid": "_sweep",
     "study_writers": "_writers",
     "tabulate_samples": "_sample_tables",
@@ -49,7 +49,7 @@ _HOME = {
     "vote_heads": "_sample_heads",
     "vote_samples": "_sample_votes",
     "write_grid_report": "_grid_report",
-    "write_lines": "_json_lines",
+    "write_lines": "_packed_setting",
 }
 
 __all__ = [
@@ -99,13 +99,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from codeward.reproduction._cell_study import CellStudy
     from codeward.reproduction._claims import check_claims, fill_claims
+    from codeward.reproduction._findings import CellStudy
     from codeward.reproduction._grid_folder import Grid, drop_scores, is_grid, open_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
-    from codeward.reproduction._json_lines import read_lines, write_lines
-    from codeward.reproduction._packed_run import PackedRun
-    from codeward.reproduction._packing import PackedSetting, list_packed, pack_setting, unpack_setting
+    from codeward.reproduction._packed_setting import PackedRun, PackedSetting, list_packed, read_lines, write_lines
+    from codeward.reproduction._packing import pack_setting, unpack_setting
     from codeward.reproduction._sample_heads import freeze_features, vote_heads
     from codeward.reproduction._sample_tables import (
         SAMPLE_DECODERS,

@@ -19,8 +19,7 @@ from typing import Any
 from codeward._errors import InputError
 from codeward._files import read_json, write_text_atomic
 from codeward.reproduction._grid_folder import Grid, GridRun, list_certified, list_records, list_shares, open_grid
-from codeward.reproduction._naming import list_tracking
-from codeward.reproduction._record_tables import find_cells
+from codeward.reproduction._paper_tables import find_cells, list_tracking
 from codeward.reproduction._sample_tables import half_certified
 
 #: What a figure is a fraction or a mean of: numerator and denominator, or a number and what it counts.

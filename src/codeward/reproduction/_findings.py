@@ -5,6 +5,8 @@ One JSON file a cell, ``studies/<cell>.json`` in its run folder, made from vote 
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,135 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward.certificates import certify, certify_agreement
-from codeward.codes import inspect
-from codeward.decoding import ConsensusDecoder, Decoded, name_attackers, pool_evidence, roc_curve, tracking_score
-from codeward.reproduction._cell_study import CellStudy, truth
-from codeward.reproduction._studies import BESIDE, CONTRAST_CODES, DESIGNED, is_usual_attack
-from codeward.runs import Cell, RunConfig, share
+from codeward.codes import Code, inspect
+from codeward.decoding import (
+    Assumptions,
+    BayesDecoder,
+    ConsensusDecoder,
+    Decoded,
+    Decoder,
+    VoteSet,
+    estimate_confusion,
+    make_decoder,
+    name_attackers,
+    pool_evidence,
+    roc_curve,
+    tracking_score,
+)
+from codeward.runs import Cell, SimulatedAttack, share
+
+
+@dataclass(frozen=True)
+class CellStudy:
+    """The votes of a cell under study: each decoder is made once, and decodes each set of inputs once.
+
+    Attributes
+    ----------
+    code : Code
+    n_classes : int
+    validation, clean : VoteSet
+    triggered : tuple of VoteSet
+        Inputs with the trigger of each attacking group.
+    groups : tuple of SimulatedAttack
+        Who attacks, group by group.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> code = named_code("d")
+    >>> votes = VoteSet(np.tile([[0], [1], [1]], code.n_models), labels=np.array([0, 1, 1]))
+    >>> study = CellStudy(code, 2, votes, votes)
+    >>> study.decode("bayes", "clean").labels.tolist()
+    [0, 1, 1]
+    """
+
+    code: Code
+    n_classes: int
+    validation: VoteSet
+    clean: VoteSet
+    triggered: tuple[VoteSet, ...] = ()
+    groups: tuple[SimulatedAttack, ...] = ()
+    _bayes: dict[tuple[float, float], BayesDecoder] = field(default_factory=dict, init=False, repr=False)
+    _others: dict[str, Decoder] = field(default_factory=dict, init=False, repr=False)
+    _decoded: dict[tuple[Any, str], Decoded] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, cell: Cell) -> "CellStudy":
+        """Read the votes of a cell."""
+        return cls(cell.code, cell.n_classes, cell.validation, cell.clean, cell.triggered, cell.groups)
+
+    @cached_property
+    def confusion(self) -> NDArray[np.float64]:
+        """Confusion matrices of the validation half, shape (m, c, c)."""
+        return estimate_confusion(self.validation.votes, truth(self.validation), self.n_classes)
+
+    @cached_property
+    def attackers(self) -> tuple[int, ...]:
+        """Who attacks, of the one group; nobody without."""
+        self.check_groups()
+        return self.groups[0].attackers if self.groups else ()
+
+    @cached_property
+    def others(self) -> NDArray[np.bool_]:
+        """Triggered inputs whose true label is not the target: those an attack can change."""
+        return np.asarray(truth(self.triggered[0]) != self.groups[0].target)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the vote files hold class scores."""
+        return all(part.scores is not None for part in (self.validation, self.clean, *self.triggered))
+
+    def check_groups(self) -> None:
+        """Refuse several attacking groups."""
+        if len(self.groups) > 1:
+            raise InputError("this part of a study is for one attacking group")
+
+    def votes(self, inputs: str) -> VoteSet:
+        """Return the votes on ``clean`` inputs, or on those with the trigger of group ``0``, ``1``, ..."""
+        return self.clean if inputs == "clean" else self.triggered[int(inputs)]
+
+    def decoder(self, attack_rate: float = 0.5, success_rate: float = 0.99) -> BayesDecoder:
+        """Return the paper's decoder, with its assumptions unless told otherwise; attacker sets are gathered once."""
+        key = attack_rate, success_rate
+        if key not in self._bayes:
+            made = make_decoder("bayes", self.code, self.confusion, Assumptions.uniform(3, **_name_rates(key)))
+            assert isinstance(made, BayesDecoder)
+            known = next(iter(self._bayes.values()), None)
+            if known is not None and made.is_exact:
+                made.sets_ = known.sets_  # of code and prior alone
+            self._bayes[key] = made
+        return self._bayes[key]
+
+    def decode(self, decoder: str | tuple[float, float], inputs: str) -> Decoded:
+        """Decode by a decoder's name (see `codeward.decoding.make_decoder`), or by the paper's at rates A and S."""
+        key = (0.5, 0.99) if decoder == "bayes" else decoder
+        if (key, inputs) not in self._decoded:
+            given = self.votes(inputs)
+            made = self._make(key) if isinstance(key, str) else self.decoder(*key)
+            seen = given.votes if made.needs == "votes" or given.scores is None else given.scores.astype(np.float64)
+            self._decoded[key, inputs] = made.decode(seen)
+        return self._decoded[key, inputs]
+
+    def _make(self, name: str) -> Decoder:
+        if name not in self._others:
+            given = self.validation
+            if name == "soft" and given.scores is not None:  # fitted at full precision, as it decodes
+                given = replace(given, scores=given.scores.astype(np.float64))
+            noise = self.confusion if name == "groups" else given
+            self._others[name] = make_decoder(name, self.code, noise, n_classes=self.n_classes)
+        return self._others[name]
+
+
+def _name_rates(key: tuple[float, float]) -> dict[str, float]:
+    return {"attack_rate": key[0], "success_rate": key[1]}
+
+
+def truth(given: VoteSet) -> NDArray[np.int64]:
+    """Return the labels of votes that have some: those of a run do."""
+    if given.labels is None:
+        raise InputError("the votes of a run need labels to be studied")
+    return given.labels
+
 
 #: Changes when a reader of older files would misread newer ones.
 FORMAT = "codeward-study/1"
@@ -224,41 +350,6 @@ PARTS: dict[str, Callable[[CellStudy], dict[str, Any]]] = {
     "dial": _study_dial,
     "certificates": _study_certificates,
 }
-
-
-def choose_parts(config: RunConfig, code: str, repeat: int, n_attackers: int, smoke: bool = False) -> tuple[str, ...]:
-    """Return the parts that a cell of a grid gets: the costly ones where they are compared.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Of its run.
-    code : str
-        Name of its code in the table of studies.
-    repeat, n_attackers : int
-    smoke : bool
-        Leave out what takes over a second a cell.
-    """
-    if config.attack.groups > 1:  # most parts are for one
-        return ("groups", "unreached")
-    if config.training.recipe == "modern" and not smoke:  # its own decoder is in the record; certificates by repeat
-        return ("paper", "unreached", *(() if n_attackers else ("certificates",)))
-    iid, usual = config.split.kind == "iid", config.split.kind == "iid" and is_usual_attack(config)
-    # With skewed data the records say enough; who is named, and what is detected, is compared where data are IID.
-    parts = ["paper", "explanations", "unreached"] if iid or smoke else []
-    if repeat == 0 and n_attackers == 0 and not smoke:
-        parts.append("certificates")
-    if repeat == 0 and code in BESIDE:
-        parts.append("assumptions")
-    # Partitions and random codes are there for contrast; ten seconds a cell are for the others.
-    if repeat == 0 and iid and code not in CONTRAST_CODES and not smoke:
-        parts += ["discounted", "scores"]
-    if usual and code in (*BESIDE, *DESIGNED):
-        parts.append("dial")
-    # What the decoder for two groups costs where there is one.
-    if repeat == 0 and usual and code in BESIDE and not smoke:
-        parts.append("groups")
-    return tuple(parts)
 
 
 def compare(study: CellStudy, decoder: str | tuple[float, float]) -> dict[str, Any]:

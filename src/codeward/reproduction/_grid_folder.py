@@ -12,8 +12,7 @@ from codeward.codes import Code
 from codeward.decoding import VoteSet
 from codeward.report import Share
 from codeward.reproduction._findings import check_study, load_study
-from codeward.reproduction._packed_run import PackedRun
-from codeward.reproduction._packing import list_packed
+from codeward.reproduction._packed_setting import PackedRun, list_packed
 from codeward.reproduction._studies import PAPER_DATASETS, STUDIES, is_usual_attack, plan_study
 from codeward.runs import Cell, RunConfig, RunFolder, name_triggered
 

@@ -24,7 +24,7 @@ from codeward.report import (
     sum_up_shares,
     write_page,
 )
-from codeward.reproduction import _naming, _panels, _record_tables, _sample_tables, _study_tables
+from codeward.reproduction import _panels, _paper_tables, _sample_tables, _study_tables
 from codeward.reproduction._grid_folder import Grid, GridRun, list_records, list_runs, list_shares, open_grid
 from codeward.reproduction._studies import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, STUDIES, TABLE1
 
@@ -75,7 +75,7 @@ class GridReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return what is there as one JSON object."""
-        there, planned, studies = _record_tables.count_progress(self.grid)
+        there, planned, studies = _paper_tables.count_progress(self.grid)
         return {
             "runs": len(self.grid.runs),
             "cells": there,
@@ -99,13 +99,13 @@ def count_grid_steps(folder: str | os.PathLike[str]) -> int:
 def collect_tables(grid: Grid) -> dict[str, list[Table]]:
     """Return all tables of a grid by section, from records and studies alone."""
     tables: dict[str, list[Table | None]] = {
-        "attack": [_record_tables.tabulate_weakest(grid), _record_tables.tabulate_success(grid)],
+        "attack": [_paper_tables.tabulate_weakest(grid), _paper_tables.tabulate_success(grid)],
         "figure5": [
-            *_record_tables.tabulate_figure5(grid),
-            _record_tables.tabulate_clean(grid),
-            _record_tables.tabulate_calibrated(grid),
+            *_paper_tables.tabulate_figure5(grid),
+            _paper_tables.tabulate_clean(grid),
+            _paper_tables.tabulate_calibrated(grid),
         ],
-        "table1": [*_naming.tabulate_table1(grid)],
+        "table1": [*_paper_tables.tabulate_table1(grid)],
         "past": [
             _study_tables.tabulate_designed(grid),
             _study_tables.tabulate_attacks(grid),
@@ -118,7 +118,7 @@ def collect_tables(grid: Grid) -> dict[str, list[Table]]:
         ],
         "certified": [_study_tables.tabulate_certified_shades(grid), _study_tables.tabulate_certified(grid)],
         "samples": [*_sample_tables.tabulate_samples(_sample_tables.load_sample_records(grid.path))],
-        "there": [*_record_tables.tabulate_progress(grid)],
+        "there": [*_paper_tables.tabulate_progress(grid)],
     }
     return {name: [table for table in found if table is not None and table.groups] for name, found in tables.items()}
 
@@ -162,7 +162,7 @@ def build_grid_report(folder: str | os.PathLike[str], progress: Progress | None 
     tables = collect_tables(grid)
     bar.advance(note="tables")
     pictures, notes = _find_pictures(grid)
-    there, planned, studied = _record_tables.count_progress(grid)
+    there, planned, studied = _paper_tables.count_progress(grid)
     figure5, figure5_legend, absent = _panels.draw_figure5(grid)
     roc, roc_legend = _panels.draw_detection(grid)
     certified, certified_legend = _panels.draw_certified(grid)
@@ -297,10 +297,10 @@ def _tell_story(grid: Grid) -> list[str]:
     named: set[str] = set()
     for run in sorted(usual, key=lambda run: run.code_name != "h16"):
         printed = TABLE1.get((run.config.dataset, PAPER_CODE.get(run.code_name, "")))
-        found = _naming.list_tracking(run, 2, "bayes")
+        found = _paper_tables.list_tracking(run, 2, "bayes")
         if run.code_name in ("h16", "h") and found and printed and run.setting.name not in named:
             named.add(run.setting.name)
-            cell = _naming.tracking_cell(found)
+            cell = _paper_tables.tracking_cell(found)
             rightly, wrongly = cell.value.split(" / ")
             told.append(
                 f"{run.setting.name}: of 2 attackers {rightly} are named and {wrongly} others, by {run.code.n_models} "

@@ -331,7 +331,7 @@ def count_preferences(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     c = scores.shape[2]
     low, high = np.triu_indices(c, 1)
     votes = (scores.argmax(axis=2)[:, None] == np.arange(c)[:, None]).astype(np.float32)
-    return votes @ (scores[:, :, low] >= scores[:, :, high]).astype(np.float32)
+    return np.asarray(votes @ (scores[:, :, low] >= scores[:, :, high]).astype(np.float32))
 
 
 def unfold_counts(folded: NDArray[Any], votes: NDArray[np.int64]) -> RunOffCounts:

@@ -186,6 +186,41 @@ def is_usual_attack(config: RunConfig) -> bool:
     return (attack.kind, attack.position, attack.groups) == ("patch", "corner", 1)
 
 
+def choose_parts(config: RunConfig, code: str, repeat: int, n_attackers: int, smoke: bool = False) -> tuple[str, ...]:
+    """Return the parts that a cell of a grid gets: the costly ones where they are compared.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Of its run.
+    code : str
+        Name of its code in the table of studies.
+    repeat, n_attackers : int
+    smoke : bool
+        Leave out what takes over a second a cell.
+    """
+    if config.attack.groups > 1:  # most parts are for one
+        return ("groups", "unreached")
+    if config.training.recipe == "modern" and not smoke:  # its own decoder is in the record; certificates by repeat
+        return ("paper", "unreached", *(() if n_attackers else ("certificates",)))
+    iid, usual = config.split.kind == "iid", config.split.kind == "iid" and is_usual_attack(config)
+    # With skewed data the records say enough; who is named, and what is detected, is compared where data are IID.
+    parts = ["paper", "explanations", "unreached"] if iid or smoke else []
+    if repeat == 0 and n_attackers == 0 and not smoke:
+        parts.append("certificates")
+    if repeat == 0 and code in BESIDE:
+        parts.append("assumptions")
+    # Partitions and random codes are there for contrast; ten seconds a cell are for the others.
+    if repeat == 0 and iid and code not in CONTRAST_CODES and not smoke:
+        parts += ["discounted", "scores"]
+    if usual and code in (*BESIDE, *DESIGNED):
+        parts.append("dial")
+    # What the decoder for two groups costs where there is one.
+    if repeat == 0 and usual and code in BESIDE and not smoke:
+        parts.append("groups")
+    return tuple(parts)
+
+
 @dataclass(frozen=True)
 class Printed:
     """Suspects named rightly and wrongly, mean and standard deviation, as the paper's Table 1 prints them."""

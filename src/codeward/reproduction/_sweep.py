@@ -12,8 +12,9 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
 from codeward.experiments import Setting, choose_training, prepare_setting, record_cell, split_data, vote_cell
-from codeward.reproduction._findings import choose_parts, study_cell
+from codeward.reproduction._findings import study_cell
 from codeward.reproduction._grid_folder import list_runs, read_picture
+from codeward.reproduction._studies import choose_parts
 from codeward.runs import Cell, RunConfig, RunFolder
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
 

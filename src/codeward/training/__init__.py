@@ -10,22 +10,22 @@ _HOME = {
     "ARCHITECTURES": "_architectures",
     "MODERN": "_training_settings",
     "PRESETS": "_training_settings",
-    "BatchStream": "_plan",
-    "BatchedEnsemble": "_batched_inference",
+    "BatchStream": "_sub_models",
+    "BatchedEnsemble": "_ensemble",
     "Cluster": "_ray_cluster",
     "Ensemble": "_ensemble",
-    "ModelPlan": "_plan",
+    "ModelPlan": "_sub_models",
     "ModelStore": "_model_store",
     "SubModels": "_sub_models",
     "TrainingSettings": "_training_settings",
-    "Weights": "_jobs",
+    "Weights": "_engines",
     "build_network": "_architectures",
     "choose_recipe": "_training_settings",
-    "drop_users": "_plan",
+    "drop_users": "_sub_models",
     "fingerprint": "_architectures",
     "model_key": "_model_store",
-    "plan_batches": "_plan",
-    "plan_models": "_plan",
+    "plan_batches": "_sub_models",
+    "plan_models": "_sub_models",
     "train_ensemble": "_train",
     "train_ensembles": "_train",
     "train_from": "_loop_engine",
@@ -60,14 +60,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from codeward.training._architectures import ARCHITECTURES, build_network, fingerprint
-    from codeward.training._batched_inference import BatchedEnsemble
-    from codeward.training._ensemble import Ensemble, vote
-    from codeward.training._jobs import Weights
+    from codeward.training._engines import Weights
+    from codeward.training._ensemble import BatchedEnsemble, Ensemble, vote
     from codeward.training._loop_engine import train_from
     from codeward.training._model_store import ModelStore, model_key
-    from codeward.training._plan import BatchStream, ModelPlan, drop_users, plan_batches, plan_models
     from codeward.training._ray_cluster import Cluster
-    from codeward.training._sub_models import SubModels
+    from codeward.training._sub_models import BatchStream, ModelPlan, SubModels, drop_users, plan_batches, plan_models
     from codeward.training._train import train_ensemble, train_ensembles
     from codeward.training._training_settings import MODERN, PRESETS, TrainingSettings, choose_recipe
 

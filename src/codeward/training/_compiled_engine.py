@@ -15,9 +15,9 @@ from codeward._compiled import compiled
 from codeward._errors import InputError
 from codeward.training._architectures import Shape
 from codeward.training._compiled_program import Blueprint, round_up, run_program
-from codeward.training._device_samples import DeviceSamples
-from codeward.training._jobs import Job, TrainingContext, Weights, count_workers, run_in_threads
-from codeward.training._plan import batch_width, count_steps, plan_batches
+from codeward.training._device_batches import DeviceSamples
+from codeward.training._engines import Job, TrainingContext, Weights, count_workers, run_in_threads
+from codeward.training._sub_models import batch_width, count_steps, plan_batches
 from codeward.training._vectors import LANES
 
 _Floats = NDArray[np.float32]

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from codeward.training._augmentation import KEY_STEP, mixed_losses
-from codeward.training._dropout import CounterDropout, own_dropout
-from codeward.training._jobs import Job, TrainingContext, Weights
+from codeward.training._device_batches import KEY_STEP, CounterDropout, mixed_losses, own_dropout
+from codeward.training._engines import Job, TrainingContext, Weights
 from codeward.training._optimizers import Update, WeightGroup, make_update
-from codeward.training._plan import BatchStream, count_steps, plan_batches
+from codeward.training._sub_models import BatchStream, count_steps, plan_batches
 from codeward.training._training_settings import TrainingSettings
 
 Named = dict[str, Tensor]

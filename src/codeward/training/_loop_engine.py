@@ -11,10 +11,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from codeward._progress import silent
 from codeward.data import Samples
-from codeward.training._augmentation import KEY_STEP, mixed_losses
-from codeward.training._device_samples import DeviceSamples, arrange
-from codeward.training._dropout import draws_globally, own_dropout
-from codeward.training._jobs import (
+from codeward.training._device_batches import (
+    KEY_STEP,
+    DeviceSamples,
+    arrange,
+    draws_globally,
+    mixed_losses,
+    own_dropout,
+)
+from codeward.training._engines import (
     Job,
     Reporter,
     TrainingContext,
@@ -24,7 +29,7 @@ from codeward.training._jobs import (
     run_in_threads,
 )
 from codeward.training._optimizers import MOMENTUM
-from codeward.training._plan import ModelPlan, batch_width, plan_batches
+from codeward.training._sub_models import ModelPlan, batch_width, plan_batches
 from codeward.training._training_settings import TrainingSettings
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save as save_arrays
 
 from codeward._errors import InputError
 from codeward._files import LARGEST_FILE, read_bytes, read_json, write_atomic, write_text_atomic
-from codeward.training._plan import ModelPlan
+from codeward.training._sub_models import ModelPlan
 from codeward.training._training_settings import TrainingSettings
 
 if TYPE_CHECKING:

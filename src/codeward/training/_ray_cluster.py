@@ -20,7 +20,7 @@ import torch
 
 from codeward._errors import InputError
 from codeward._ray_address import check_address
-from codeward.training._jobs import count_workers
+from codeward.training._engines import count_workers
 
 #: Nothing is reported to anybody. What a person set goes first.
 _SWITCHES = {"RAY_USAGE_STATS_ENABLED": "0"}

@@ -20,11 +20,10 @@ from codeward._errors import InputError
 from codeward._progress import silent
 from codeward.data import Overlay, Samples
 from codeward.training._architectures import Shape, build_network
-from codeward.training._device_samples import DeviceSamples
-from codeward.training._engines import run_engine
-from codeward.training._jobs import Job, Reporter, TrainingContext, Weights, count_workers
-from codeward.training._plan import ModelPlan, count_steps
+from codeward.training._device_batches import DeviceSamples
+from codeward.training._engines import Job, Reporter, TrainingContext, Weights, count_workers, run_engine
 from codeward.training._ray_cluster import Cluster
+from codeward.training._sub_models import ModelPlan, count_steps
 from codeward.training._training_settings import TrainingSettings
 
 Arrays = tuple[NDArray[np.generic], ...]

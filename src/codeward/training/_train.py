@@ -12,14 +12,22 @@ from codeward._progress import show_progress as open_bar
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training._architectures import build_network, fingerprint
-from codeward.training._device_samples import DeviceSamples, check_samples
-from codeward.training._engines import choose_engine, name_computation, run_engine
+from codeward.training._device_batches import DeviceSamples, check_samples
+from codeward.training._engines import (
+    Job,
+    Reporter,
+    TaskCallbacks,
+    TrainingContext,
+    Weights,
+    choose_engine,
+    name_computation,
+    run_engine,
+)
 from codeward.training._ensemble import Ensemble
-from codeward.training._jobs import Job, Reporter, TaskCallbacks, TrainingContext, Weights
 from codeward.training._model_store import ModelStore, model_key
-from codeward.training._plan import ModelPlan, plan_models
 from codeward.training._ray_cluster import Cluster
 from codeward.training._ray_tasks import Recipe, announce, train_on_cluster
+from codeward.training._sub_models import ModelPlan, plan_models
 from codeward.training._training_settings import TrainingSettings
 
 

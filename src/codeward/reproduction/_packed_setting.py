@@ -1,0 +1,370 @@
+"""Packed results: a setting of a grid in two files, every distinct column of votes once.
+
+A run folder in use is plain files. To keep, the runs of one setting (``mnist-iid/a``, ``mnist-iid/b``, ...) go into
+
+- ``mnist-iid.jsonl.gz``: a line a file. The first line names the format and the digest of the other file; then
+  ``{"file": "c/records/repeat0-attackers1.json", "json": {...}}`` for JSON, ``"text"`` for other text, and for vote
+  files ``"labels"`` and ``"votes"``, rows of the arrays of
+- ``mnist-iid.npz``: distinct labels and distinct vote columns, the latter as (vote - label) modulo the number type, so
+  that a model that errs seldom is nearly all zeros. LZMA-compressed; `numpy.load` reads it.
+
+A model that no attacker feeds votes alike in many cells: most columns occur more than once.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from codeward._errors import InputError
+from codeward._files import NUMPY_PACKINGS, parse_json, read_bytes, read_npz, write_atomic, write_text_atomic
+from codeward.codes import Code
+from codeward.decoding import VoteSet, estimate_confusion
+from codeward.runs import Cell, RunConfig, RunFolder, parse_yaml, read_stored
+
+#: Most bytes that a packed file may unfold to.
+LIMIT = 1 << 28
+
+
+def read_lines(file: str | os.PathLike[str]) -> list[Any]:
+    """Read gzipped JSON lines; a file that is none, or unfolds to more than `LIMIT`, is refused in one line.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
+    >>> write_lines(file, [{"right": 7, "of": 8}])
+    >>> read_lines(file)
+    [{'right': 7, 'of': 8}]
+    """
+    try:
+        with gzip.open(file) as stream:
+            data = stream.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            raise InputError(f"{file}: unfolds to more than {LIMIT:,} bytes")
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+    return [parse_json(line, f"{file}: line {number}") for number, line in enumerate(data.split(b"\n"), 1) if line]
+
+
+def write_lines(file: str | os.PathLike[str], content: Iterable[Any]) -> None:
+    """Write gzipped JSON lines, atomically; the same content gives the same bytes (see `read_lines`).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
+    >>> write_lines(file, [1, "a"])
+    >>> read_lines(file)
+    [1, 'a']
+    """
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in content)
+    write_atomic(file, lambda out: out.write(gzip.compress(text.encode(), 9, mtime=0)))
+
+
+#: Changes when a reader of older files would misread newer ones.
+FORMAT = "codeward-results/1"
+#: Files of a run that are packed; a model store and what else lies there is not.
+KEPT = re.compile(
+    r"[^/\\.][^/\\]*/(config\.yaml|code\.json|(records|studies|votes)/[^/\\.][^/\\]*\.(json|npz)|plots/users\.svg)"
+)
+
+#: More votes, or values of confusion matrices, than this in one vote file, and it is none.
+_MOST_VALUES = 2**26
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PackedSetting:
+    """The runs of one setting, packed; the files are read when they are first needed.
+
+    Attributes
+    ----------
+    path : Path
+        In the grid folder, without the endings ``.jsonl.gz`` and ``.npz``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "digits-iid" / "c").mkdir(parents=True)
+    >>> _ = (folder / "digits-iid" / "c" / "config.yaml").write_text("users: 12\\n")
+    >>> packed, left_out = pack_setting(folder, "digits-iid")
+    >>> packed.runs, packed.read_text("c/config.yaml"), left_out
+    (['c'], 'users: 12\\n', {})
+    >>> unpack_setting(folder, "digits-iid")
+    >>> (folder / "digits-iid" / "c" / "config.yaml").read_text(), packed.exists
+    ('users: 12\\n', False)
+    """
+
+    path: Path
+
+    @property
+    def index_file(self) -> Path:
+        """The file with records, studies and what the votes are."""
+        return self.path.with_name(self.path.name + ".jsonl.gz")
+
+    @property
+    def votes_file(self) -> Path:
+        """The file with the distinct columns."""
+        return self.path.with_name(self.path.name + ".npz")
+
+    @property
+    def exists(self) -> bool:
+        """Whether the setting is packed."""
+        return self.index_file.is_file()
+
+    @cached_property
+    def files(self) -> dict[str, Entry]:
+        """What is said of each file, by its name within the setting."""
+        try:
+            head, *entries = read_lines(self.index_file)
+            if head["format"] != FORMAT:
+                raise InputError(f"{self.index_file}: not a {FORMAT} file")
+            found = {str(entry.pop("file")): entry for entry in entries}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{self.index_file}: not a {FORMAT} file ({error})") from error
+        unknown = next((name for name in found if not KEPT.fullmatch(name)), None)
+        if unknown is not None:
+            raise InputError(f"{self.index_file}: {unknown!r} is no file of a run")
+        object.__setattr__(self, "_digest", head.get("votes"))
+        return found
+
+    @property
+    def runs(self) -> list[str]:
+        """Names of the runs."""
+        return sorted(name.split("/")[0] for name in self.files if name.endswith("/config.yaml"))
+
+    def list_files(self, folder: str) -> list[str]:
+        """Return the files of a folder, such as ``c/records``, in order."""
+        return sorted(name for name in self.files if name.rpartition("/")[0] == folder)
+
+    def read_json(self, file: str) -> Any:
+        """Return the content of a JSON file."""
+        return parse_json(self.read_text(file), f"{self.index_file}: {file}")
+
+    def read_text(self, file: str) -> str:
+        """Return a file that is text, as it was."""
+        entry = self._find(file)
+        if "json" in entry:
+            return write_json(entry["json"])
+        if not isinstance(entry.get("text"), str):
+            raise InputError(f"{self.index_file}: {file} is not text")
+        return str(entry["text"])
+
+    def load_code(self, run: str) -> Code:
+        """Return the code of a run."""
+        content = self.read_json(f"{run}/code.json")
+        try:
+            return Code(content["matrix"], content["users"], content["models"], content["construction"])
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{self.index_file}: {run}/code.json is no code ({error})") from error
+
+    def load_votes(self, file: str) -> VoteSet:
+        """Return a vote file as `codeward.decoding.load_votes` would."""
+        found = self._restore(file)
+        votes, labels = (found[name].astype(np.int64) for name in ("votes", "labels"))
+        return VoteSet(votes, labels, found.get("confusion"), code_digest=self._find(file).get("code_digest"))
+
+    def unpack_run(self, run: str, target: str | os.PathLike[str]) -> None:
+        """Write a run as plain files, byte for byte those that were packed, into a folder; the packed files stay."""
+        names = [name for name in self.files if name.startswith(f"{run}/")]
+        if f"{run}/config.yaml" not in names:
+            raise InputError(f"{self.index_file}: no run {run} in it, but {', '.join(self.runs)}")
+        # The configuration comes last: a folder without it is no run yet.
+        for name in sorted(names, key=lambda name: name.endswith("/config.yaml")):
+            place = Path(target, name.partition("/")[2])
+            if name.endswith(".npz"):
+                write_atomic(place, partial(np.savez_compressed, **self._restore(name)))  # type: ignore[arg-type]
+            else:
+                write_text_atomic(place, self.read_text(name))
+
+    def _find(self, file: str) -> Entry:
+        if file not in self.files:
+            raise InputError(f"{self.index_file}: no {file} in it")
+        return self.files[file]
+
+    @cached_property
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        data = read_bytes(self.votes_file, LIMIT) if self.votes_file.is_file() else b""
+        known = self.files and getattr(self, "_digest", None)
+        if hashlib.sha256(data).hexdigest() != known:
+            raise InputError(f"{self.votes_file}: not the votes that {self.index_file.name} is about")
+        return read_npz(self.votes_file, limit=LIMIT, kinds="iu", packings=(*NUMPY_PACKINGS, zipfile.ZIP_LZMA))
+
+    def _restore(self, file: str) -> dict[str, NDArray[Any]]:
+        entry = self._find(file)
+        try:
+            [labels] = self._take("labels", entry["labels"][0], [entry["labels"][1]])
+            columns = self._take("votes", *entry["votes"])
+            if labels.shape != columns.shape[1:]:
+                raise InputError("votes and labels of other inputs")
+            votes = np.ascontiguousarray((columns + labels.astype(columns.dtype)).T)
+            if votes.min(initial=0) < 0 or labels.min(initial=0) < 0:
+                raise InputError("votes below 0")
+            found = {"votes": votes, "labels": labels}
+            if "confusion" in entry:
+                validation = name_validation(file)
+                known = found if validation == file else self._restore(validation)
+                dtype, n_classes = entry["confusion"]
+                if dtype not in ("float64", "float32", "float16") or type(n_classes) is not int:
+                    raise InputError("confusion matrices of no numbers")
+                if len(columns) * n_classes**2 > _MOST_VALUES:
+                    raise InputError("confusion matrices of too many classes")
+                said, truth = (known[name].astype(np.int64) for name in ("votes", "labels"))
+                found["confusion"] = estimate_confusion(said, truth, n_classes).astype(dtype)
+            if "code_digest" in entry:
+                found["code_digest"] = np.frombuffer(entry["code_digest"].encode("ascii"), dtype=np.uint8)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{self.index_file}: {file} is no vote file ({error})") from error
+        return found
+
+    def _take(self, what: str, shape: str, rows: list[int]) -> NDArray[Any]:
+        """Return rows of the distinct labels or vote columns of a shape."""
+        table = self._arrays[f"{what}-{shape}"]
+        if table.ndim != 2 or not rows or not all(type(row) is int and 0 <= row < len(table) for row in rows):
+            raise InputError(f"{what} that are not there")
+        if len(rows) * table.shape[1] > _MOST_VALUES:
+            raise InputError("too many votes")
+        return table[rows]
+
+
+def list_packed(folder: str | os.PathLike[str]) -> list[PackedSetting]:
+    """Return the packed settings of a grid folder.
+
+    Examples
+    --------
+    >>> list_packed("nowhere")
+    []
+    """
+    suffix = ".jsonl.gz"
+    return [PackedSetting(f.with_name(f.name.removesuffix(suffix))) for f in sorted(Path(folder).glob("*-*" + suffix))]
+
+
+def write_json(content: Any) -> str:
+    """Return JSON as all writers of run folders write it."""
+    return json.dumps(content, indent=1) + "\n"
+
+
+def name_validation(file: str) -> str:
+    return re.sub(r"-[^-/]+\.npz$", "-validation.npz", file)
+
+
+#: More classes than this, and it is no run.
+_MOST_CLASSES = 4096
+_OPTIONAL: dict[str, type] = {"keys": list, "digests": dict, "class_names": list, "revoked": dict, "federated": dict}
+
+
+class PackedRun(RunFolder):
+    """A run of a packed setting: a `codeward.runs.RunFolder` that is read from there and not written to.
+
+    Examples
+    --------
+    >>> PackedRun(PackedSetting(Path("results/mnist-iid")), "c").path.as_posix()
+    'results/mnist-iid/c'
+    """
+
+    def __init__(self, setting: PackedSetting, name: str) -> None:
+        super().__init__(setting.path / name)
+        object.__setattr__(self, "setting", setting)
+
+    setting: PackedSetting
+
+    @cached_property
+    def code(self) -> Code:
+        """The code of the run."""
+        return self.setting.load_code(self.path.name)
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration."""
+        text = self.setting.read_text(f"{self.path.name}/config.yaml")
+        try:
+            return RunConfig.model_validate(read_stored(parse_yaml(text, str(self.config_file))))
+        except ValidationError as error:
+            told = " ".join(str(error).split())
+            raise InputError(f"{self.config_file}: not a configuration ({told})") from error
+
+    def list_records(self) -> list[tuple[int, int]]:
+        """Return repeat and number of attackers of every record, in order."""
+        return self._list("records")
+
+    def list_votes(self) -> list[tuple[int, int]]:
+        """Return repeat and number of attackers of every cell with votes, in order."""
+        return self._list("votes")
+
+    def _list(self, part: str) -> list[tuple[int, int]]:
+        names = self.setting.list_files(f"{self.path.name}/{part}")
+        found = [re.fullmatch(r".*/repeat(\d{1,9})-attackers(\d{1,9})\.json", name) for name in names]
+        return sorted((int(match[1]), int(match[2])) for match in found if match)
+
+    def cell(self, repeat: int, n_attackers: int) -> Cell:
+        """Return a cell of the run."""
+        return _PackedCell(self, repeat, n_attackers)
+
+
+class _PackedCell(Cell):
+    """A cell of a packed run; everything that a `Cell` makes of its files holds."""
+
+    folder: PackedRun
+
+    def _name(self, file: Path) -> str:
+        return f"{self.folder.path.name}/{file.relative_to(self.folder.path).as_posix()}"
+
+    @property
+    def has_votes(self) -> bool:
+        """Whether the votes are there."""
+        return self._name(self.folder.about(self.repeat, self.n_attackers)) in self.folder.setting.files
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the record is there."""
+        return self._name(self.folder.record(self.repeat, self.n_attackers)) in self.folder.setting.files
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What the votes are."""
+        about = self._check(self.folder.about(self.repeat, self.n_attackers), {"classes": int, "groups": list})
+        if not 1 <= about["classes"] <= _MOST_CLASSES:
+            raise InputError(f"{self.folder.path}: {self.name}: {str(about['classes'])[:20]} classes")
+        return about
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The cell's record."""
+        needed = {"repeat": int, "n_attackers": int, "seed": int, "config": dict, "config_digest": str}
+        needed |= {"training": dict, "figures": dict}
+        return self._check(self.folder.record(self.repeat, self.n_attackers), needed)
+
+    def load_votes(self, inputs: str) -> VoteSet:
+        """Return the votes on ``validation``, ``clean``, ``triggered``, ... inputs."""
+        file = self.folder.votes(self.repeat, self.n_attackers, inputs)
+        return self.check_votes(self.folder.setting.load_votes(self._name(file)), file)
+
+    def _check(self, file: Path, needed: dict[str, type]) -> dict[str, Any]:
+        content = self.folder.setting.read_json(self._name(file))
+        missing = [key for key in (*needed, "code_digest") if not isinstance(content, dict) or key not in content]
+        if missing:
+            raise InputError(f"{file}: it lacks {', '.join(missing)}")
+        for key, expected in (needed | _OPTIONAL).items():
+            if key in content and not (
+                (content[key] is None and key in _OPTIONAL) or isinstance(content[key], expected)
+            ):
+                raise InputError(f"{file}: it has no {expected.__name__} under {key}")
+        if content["code_digest"] != self.code.digest:
+            raise InputError(f"{self.folder.path}: code.json is not the code of the records; was the folder edited?")
+        return dict(content)
