@@ -37,3 +37,9 @@ def test_labels_are_recovered_and_attackers_named(after):
 
 def test_the_estimator_answers(after):
     assert after["guarded"].predict(after["X"][:5]).tolist() == after["y"][:5].tolist()
+
+
+def test_the_output_shown_is_that_of_the_command():
+    """docs/figures/run.txt is written by the command itself (`python -m benchmarks.readme`)."""
+    shown = (README.parent / "docs" / "figures" / "run.txt").read_text(encoding="utf-8")
+    assert f"```\n{shown}```" in README.read_text(encoding="utf-8")
