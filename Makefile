@@ -24,7 +24,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/codespell README.md NOTATION.md CONTRIBUTING.md CHANGELOG.md docs src examples
+	$(BIN)/codespell
 
 test: lint
 	$(BIN)/pytest -n 2 -m "not slow" --doctest-modules src/codeward tests
