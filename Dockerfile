@@ -9,7 +9,7 @@ COPY src src
 # torch first and pinned, so that the CPU build is taken where one is offered.
 RUN pip install --no-cache-dir --constraint constraints.txt torch \
  && pip install --no-cache-dir --constraint constraints.txt ".[serve]"
-USER codeward
+USER 10001
 WORKDIR /home/codeward
 VOLUME /run-folder
 EXPOSE 8000
