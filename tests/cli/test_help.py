@@ -23,6 +23,25 @@ def test_help_has_an_example_and_fits_the_terminal(path):
     assert max(map(len, shown.output.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("path", [(), ("data",), ("ledger",), ("federate",)], ids=" ".join)
+def test_help_of_a_group_lists_its_commands_and_fits_the_terminal(path):
+    shown = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}).invoke(app, [*path, "--help"])
+    assert shown.exit_code == 0
+    assert max(map(len, shown.output.splitlines())) <= 80
+    group = get_command(app)
+    for name in path:
+        group = group.commands[name]
+    assert all(f" {name} " in shown.output for name in group.commands)
+
+
+def test_paragraphs_flow():
+    shown = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}).invoke(app, ["train", "--help"])
+    said = shown.output.split("Says first")[1].split("Example")[0].strip().splitlines()
+    said[0] = f" Says first {said[0]}"
+    # A line ends where the next word would not fit, not where the docstring breaks.
+    assert all(len(line.rstrip()) + 1 + len(after.split()[0]) > 78 for line, after in zip(said, said[1:], strict=False))
+
+
 def test_the_command_alone_prints_a_guide(capsys):
     from codeward.cli import main
 

@@ -1,5 +1,6 @@
 """The application, its exit codes, and the one line an error gets."""
 
+import inspect
 import sys
 
 import click
@@ -12,7 +13,7 @@ from codeward.cli._data import data_app, features
 from codeward.cli._decode import decode
 from codeward.cli._design import design
 from codeward.cli._federate import federate_app
-from codeward.cli._inspect import inspect
+from codeward.cli._inspect import inspect as inspect_code
 from codeward.cli._ledger import ledger_app
 from codeward.cli._own_data import train
 from codeward.cli._referee import referee
@@ -85,7 +86,7 @@ def codeward(
 
 # One line a command, in the order of `codeward --help`.
 app.command("design")(design)
-app.command("inspect")(inspect)
+app.command("inspect")(inspect_code)
 app.command("run")(run)
 app.command("train")(train)
 app.add_typer(data_app, name="data")
@@ -100,6 +101,13 @@ app.command("serve")(serve)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(federate_app, name="federate")
 app.command("revoke")(revoke)
+
+
+# Docstrings break their lines at the width of the sources; on a terminal a paragraph flows.
+for _commands in (app, data_app, ledger_app, federate_app):
+    for _command in _commands.registered_commands:
+        _help = inspect.getdoc(_command.callback) or ""
+        _command.help = "\n\n".join(" ".join(part.split()) for part in _help.split("\n\n"))
 
 
 def main(arguments: list[str] | None = None) -> int:
