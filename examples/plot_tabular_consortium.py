@@ -53,17 +53,9 @@ test.drop(columns="clinic").to_csv(place / "test.csv", index=False)
 #
 # On a command line this is ``codeward train people.csv --test test.csv --label diagnosis --user clinic -o guarded``.
 
-command = ["train", str(place / "people.csv"), "--test", str(place / "test.csv"), "--label", "diagnosis"]
-command += [
-    "--user",
-    "clinic",
-    "--model",
-    "sklearn.ensemble.ExtraTreesClassifier",
-    "--attackers",
-    "2",
-    "-o",
-    str(place / "guarded"),
-]
+trees = "sklearn.ensemble.ExtraTreesClassifier"
+command = f"train {place}/people.csv --test {place}/test.csv --label diagnosis --user clinic --attackers 2"
+command = [*command.split(), "--model", trees, "-o", f"{place}/guarded"]
 with contextlib.redirect_stdout(io.StringIO()) as said:
     main(command)
 print(said.getvalue().replace(str(place), "."))
