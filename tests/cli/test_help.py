@@ -1,5 +1,7 @@
 """Every command explains itself, with an example, on a terminal of 80 columns."""
 
+from itertools import pairwise
+
 import click
 import pytest
 from typer.main import get_command
@@ -39,7 +41,7 @@ def test_paragraphs_flow():
     said = shown.output.split("Says first")[1].split("Example")[0].strip().splitlines()
     said[0] = f" Says first {said[0]}"
     # A line ends where the next word would not fit, not where the docstring breaks.
-    assert all(len(line.rstrip()) + 1 + len(after.split()[0]) > 78 for line, after in zip(said, said[1:], strict=False))
+    assert all(len(line.rstrip()) + 1 + len(after.split()[0]) > 78 for line, after in pairwise(said))
 
 
 def test_the_command_alone_prints_a_guide(capsys):
