@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from codeward.data import load_user_data
 from codeward.decoding import estimate_confusion
-from codeward.estimators._ownership import digest_rows, hash_owners, list_rows, read_groups
-from codeward.estimators._roles import SHARE_CAP, estimate_from_users, find_contradicted, hold_out, trim_errors
+from codeward.estimators._roles import (
+    SHARE_CAP,
+    digest_rows,
+    estimate_from_users,
+    find_contradicted,
+    hold_out,
+    list_rows,
+    trim_errors,
+)
 
 sizes_of_users = st.lists(st.integers(1, 30), min_size=2, max_size=6)
 
@@ -85,10 +93,10 @@ def test_the_rows_of_a_user_come_in_an_order_of_their_content(order):
     X = np.array([[0.0, 1.0], [2.0, 3.0], [0.0, 1.0], [4.0, 5.0]] * 3)[list(order)]
     y = np.arange(12)[list(order)] % 2
     groups = (np.arange(12) // 4)[list(order)]
-    rows = list_rows(read_groups(groups, 12), digest_rows(X), y)
+    rows = list_rows(load_user_data((X, y, groups)), digest_rows(X))
     straight = np.argsort(order)
     X0, y0 = X[straight], y[straight]
-    reference = list_rows(read_groups(groups[straight], 12), digest_rows(X0), y0)
+    reference = list_rows(load_user_data((X0, y0, groups[straight])), digest_rows(X0))
     for one, two in zip(rows, reference, strict=True):
         assert np.array_equal(X[one], X0[two])
         assert y[one].tolist() == y0[two].tolist()
@@ -99,13 +107,6 @@ def test_a_digest_is_of_the_values_not_of_the_type_they_came_in():
     assert np.array_equal(digest_rows(values), digest_rows(values.astype(np.float32)))
     assert np.array_equal(digest_rows(values.reshape(4, 1, 3)), digest_rows(values))
     assert len(np.unique(digest_rows(values)[:, 0])) == 4
-
-
-def test_hashing_deals_samples_evenly_and_always_alike():
-    digests = digest_rows(np.arange(5000.0)[:, None])
-    owners = hash_owners(digests, 10).owners
-    assert np.bincount(owners, minlength=10).min() > 400
-    assert np.array_equal(owners[100:], hash_owners(digests[100:], 10).owners)
 
 
 def test_the_users_whose_labels_others_contradict_are_found():

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,7 +12,7 @@ from codeward._figures import show_percent
 
 if TYPE_CHECKING:
     from codeward.certificates import Floor
-    from codeward.runs import Card, TrainConfig
+    from codeward.runs import Card
 
 _GUARANTEES = ("detect", "correct", "correct-arbitrary", "track")
 
@@ -90,7 +90,9 @@ def train(
         "ridge": ridge,
         "parts": parts,
     }
-    config = _check_config(
+    from codeward.runs import TrainConfig
+
+    config = TrainConfig.checked(
         {
             "dataset": Path(data).name,
             "code": {key: value for key, value in code.items() if value is not None},
@@ -102,7 +104,6 @@ def train(
     )
 
     from codeward.estimators import plan_training, train_guarded
-    from codeward.report import write_card
     from codeward.runs import RunFolder
 
     plan = plan_training(config)
@@ -119,7 +120,6 @@ def train(
     except KeyboardInterrupt:
         print("codeward: interrupted; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
-    write_card(card, folder.path / "card.html")
     work = cell.about["work"]
     if as_json:
         print(json.dumps({"folder": str(output), "plan": lines, "trained": work["trained"], "card": card.to_json()}))
@@ -136,18 +136,6 @@ def _place(path: str | Path | None) -> str | None:
     if path is None:
         return None
     return str(Path(path).resolve()) if Path(path).exists() else str(path)
-
-
-def _check_config(content: dict[str, Any]) -> "TrainConfig":
-    from pydantic import ValidationError
-
-    from codeward.runs import TrainConfig
-
-    try:
-        return TrainConfig.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"--{str(first['loc'][-1]).replace('_', '-')}: {first['msg']}") from error
 
 
 def _check_floors(card: "Card", floors: "list[Floor]") -> None:

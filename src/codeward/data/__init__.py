@@ -3,7 +3,7 @@
 from codeward.data._catalog import CATALOG, CatalogEntry
 from codeward.data._datasets import DatasetPair, check_dataset, fetch_dataset, find_data_dir, load_dataset
 from codeward.data._image_folder import read_image
-from codeward.data._samples import Overlay, Samples, UserData, render
+from codeward.data._samples import Overlay, Samples, UserData, render, sort_names
 from codeward.data._schema import Column, Schema
 from codeward.data._splits import (
     halve_test,
@@ -13,8 +13,8 @@ from codeward.data._splits import (
     split_groups,
     split_iid,
 )
-from codeward.data._table import InputTable, read_csv_text, read_records
-from codeward.data._user_sources import USERS, load_user_data
+from codeward.data._table import InputTable, name_values, read_csv_text, read_records
+from codeward.data._user_sources import USERS, load_user_data, read_inputs
 
 __all__ = [
     "CATALOG",
@@ -34,11 +34,14 @@ __all__ = [
     "hash_parts",
     "load_dataset",
     "load_user_data",
+    "name_values",
     "plot_class_shares",
     "read_csv_text",
     "read_image",
+    "read_inputs",
     "read_records",
     "render",
+    "sort_names",
     "split_dirichlet",
     "split_groups",
     "split_iid",

@@ -144,8 +144,8 @@ class UserData:
     Attributes
     ----------
     inputs : ndarray or InputTable
-        Images (uint8, shape (N, C, H, W)), vectors of numbers (float64, shape (N, p)), or a table (texts are a table of
-        one column).
+        Images (uint8, shape (N, C, H, W)), vectors of numbers (float64, shape (N, p), or a sparse matrix of SciPy), or
+        a table (texts are a table of one column).
     labels, users : ndarray of int64, shape (N,)
         Places in ``class_names`` and ``user_names``.
     class_names, user_names : tuple of str
@@ -184,7 +184,7 @@ class UserData:
     test: "UserData | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        size = len(self.inputs)
+        size = count_rows(self.inputs)
         for name, values, limit in (
             ("labels", self.labels, len(self.class_names)),
             ("users", self.users, len(self.user_names)),
@@ -195,7 +195,7 @@ class UserData:
                 raise InputError(f"{name}: {values.min()}..{values.max()} are not within the {limit} names")
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.labels)
 
     @property
     def n_classes(self) -> int:
@@ -225,6 +225,11 @@ class UserData:
         if not isinstance(self.inputs, np.ndarray) or self.inputs.dtype != np.uint8:
             raise InputError(f"expected images, the data are of kind {self.schema.kind}")
         return Samples(np.ascontiguousarray(self.inputs), self.labels)
+
+
+def count_rows(inputs: Any) -> int:
+    """Return the number of inputs; sparse matrices have no length."""
+    return int(inputs.shape[0]) if hasattr(inputs, "shape") else len(inputs)
 
 
 def number_names(

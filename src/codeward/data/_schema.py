@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from codeward._errors import InputError
 from codeward._files import read_json, write_text_atomic
 
@@ -30,17 +33,22 @@ class Column:
         Of a categorical column, where they are declared; others count as missing then.
     shape : tuple of int
         Of an image (channels, height, width) or a vector of numbers (length); empty for a single value.
+    range : (float, float) or None
+        Of numbers, where it is declared: values beyond it are taken for its ends, in training and afterwards. So a
+        trigger far outside of what was ever measured moves no model by more than the end of the range does.
 
     Examples
     --------
-    >>> Column("age", "numeric"), Column("photo", "image", shape=(3, 32, 32)).shape
-    (Column(name='age', kind='numeric', categories=None, shape=()), (3, 32, 32))
+    >>> age = Column("age", "numeric", range=(0.0, 120.0))
+    >>> age.clip(np.array([41.0, 9e9, np.nan])).tolist(), Column("photo", "image", shape=(3, 32, 32)).shape
+    ([41.0, 120.0, nan], (3, 32, 32))
     """
 
     name: str
     kind: str
     categories: tuple[str, ...] | None = None
     shape: tuple[int, ...] = ()
+    range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > MAX_NAME:
@@ -51,13 +59,20 @@ class Column:
             raise InputError(f"schema: column {self.name!r}: an image has channels, height and width")
         if any(size < 1 for size in self.shape):
             raise InputError(f"schema: column {self.name!r}: shape {self.shape}")
+        if self.range is not None and (self.kind != "numeric" or not -1e100 <= self.range[0] < self.range[1] <= 1e100):
+            raise InputError(f"schema: column {self.name!r}: a range is of numbers, the lower end first, and finite")
+
+    def clip(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return numbers within the declared range; missing ones (NaN) stay missing."""
+        return values if self.range is None else np.clip(values, *self.range)
 
     def to_json(self) -> dict[str, Any]:
         """Return the column as JSON has it; what is not declared is left out."""
         told: dict[str, Any] = {"name": self.name, "kind": self.kind}
         if self.categories is not None:
             told["categories"] = list(self.categories)
-        return told | ({"shape": list(self.shape)} if self.shape else {})
+        told |= {"shape": list(self.shape)} if self.shape else {}
+        return told | ({"range": list(self.range)} if self.range is not None else {})
 
 
 @dataclass(frozen=True)
@@ -138,7 +153,9 @@ class Schema:
             names = None if classes is None else tuple(map(str, _list(classes)))
             label, user = (None if content.get(key) is None else str(content[key]) for key in ("label", "user"))
             return cls(columns, label, user, names, str(content.get("origin", "declared")))
-        except (KeyError, TypeError, AttributeError) as error:
+        except InputError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"{what}: not readable as a schema ({' '.join(str(error).split())[:80]})") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -154,9 +171,12 @@ class Schema:
 def _read_column(content: Mapping[str, Any]) -> Column:
     categories = content.get("categories")
     declared = None if categories is None else tuple(map(str, _list(categories)))
-    return Column(
-        str(content["name"]), str(content["kind"]), declared, tuple(int(n) for n in _list(content.get("shape", [])))
-    )
+    shape = tuple(int(size) for size in _list(content.get("shape", [])))
+    ends = content.get("range")
+    if ends is not None:
+        low, high = (float(end) for end in _list(ends))
+        return Column(str(content["name"]), str(content["kind"]), declared, shape, (low, high))
+    return Column(str(content["name"]), str(content["kind"]), declared, shape)
 
 
 def _list(content: Any) -> Sequence[Any]:

@@ -22,6 +22,11 @@ LARGEST = 1e100
 #: Characters of one value.
 MAX_CHARACTERS = 1_000_000
 
+#: A user takes a column for numbers when at most this share of its values is none.
+_STRAY = 0.1
+#: Words of the median value from which on a column is text.
+_WORDS = 4
+
 
 @dataclass(frozen=True)
 class InputTable:
@@ -200,3 +205,47 @@ def as_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     return str(value)
+
+
+def name_values(values: NDArray[Any]) -> list[str]:
+    """Return raw values as the names that classes and users have everywhere.
+
+    Examples
+    --------
+    >>> name_values(np.array([3.0, 10.0]))
+    ['3', '10']
+    """
+    return [as_text(value) for value in values.tolist()]
+
+
+def vote_kinds(
+    inputs: Mapping[str, Sequence[Any]], owners: NDArray[np.int64], text: str | None
+) -> tuple[list[Column], int]:
+    """Decide the kind of every column by majority of users; return also how many users cannot change it."""
+    n_users = int(owners.max()) + 1
+    columns, firm = [], max(0, (n_users - 1) // 2)
+    if text is not None and text not in inputs:
+        raise InputError(f"no column is named {text!r} to read as text; columns are {', '.join(inputs)[:200]}")
+    for name, values in inputs.items():
+        if name == text:
+            columns.append(Column(name, "text"))
+            continue
+        numbers, bad = parse_numbers(values)
+        good = np.bincount(owners[~np.isnan(numbers)], minlength=n_users)
+        stray = np.bincount(owners[bad], minlength=n_users)
+        heard = good + stray > 0
+        numeric = stray <= _STRAY * (good + stray)
+        yes, no = int((heard & numeric).sum()), int((heard & ~numeric).sum())
+        kind = "numeric" if yes > no else "categorical"
+        if kind == "categorical" and len(inputs) == 1 and _reads_like_text(values, owners, n_users):
+            kind = "text"
+        # Each of k users can change its own voice, and so the difference by two; a draw goes to categorical.
+        firm = min(firm, max(0, (abs(yes - no) - (1 if yes > no else 0)) // 2))
+        columns.append(Column(name, kind))
+    return columns, firm
+
+
+def _reads_like_text(values: Sequence[Any], owners: NDArray[np.int64], n_users: int) -> bool:
+    words = np.array([0 if is_missing(value) else len(as_text(value).split()) for value in values])
+    voices = [np.median(words[owners == user]) >= _WORDS for user in range(n_users) if (owners == user).any()]
+    return bool(sum(voices) > len(voices) / 2)

@@ -1,8 +1,9 @@
 """One's own data, from wherever they are: the one function that reads them."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from codeward.data._column_files import TABLE_SUFFIXES, Columns, read_frame, rea
 from codeward.data._dataset_files import as_images
 from codeward.data._datasets import DatasetPair, load_dataset
 from codeward.data._image_folder import choose_shape, list_image_folder, read_images
-from codeward.data._samples import MAX_USERS, Inputs, UserData, check_classes, number_names
+from codeward.data._samples import MAX_USERS, Inputs, UserData, check_classes, count_rows, number_names
 from codeward.data._schema import Column, Schema
 from codeward.data._splits import hash_parts
-from codeward.data._table import LARGEST, InputTable, as_text, is_missing, parse_numbers, read_columns
+from codeward.data._table import LARGEST, InputTable, read_columns, read_records, vote_kinds
 
 #: Columns that are taken for the label and the user when there is exactly one of them.
 LABELS = ("label", "labels", "target", "class", "y", "outcome", "diagnosis")
@@ -31,11 +32,6 @@ NOBODY: tuple[str, ...] = ()
 
 #: Parts into which samples without users are hashed, unless told otherwise.
 PARTS = 50
-
-#: A user takes a column for numbers when at most this share of its values is none.
-_STRAY = 0.1
-#: Words of the median value from which on a column is text.
-_WORDS = 4
 
 
 def load_user_data(
@@ -168,7 +164,7 @@ def _from_columns(
             arrays = {"images": pictures, "y": columns[label]} | ({} if owners is None else {"groups": columns[user]})  # type: ignore[index]
             return replace(_from_arrays(arrays, what, None, n_parts), notes=tuple(notes))
         voices = _hash_rows(zip(*inputs.values(), strict=True), n_parts) if owners is None else owners
-        found, firm = _vote_kinds(inputs, voices, text)
+        found, firm = vote_kinds(inputs, voices, text)
         schema = Schema(tuple(found), label, None if owners is None else user)
     table = read_columns(inputs, schema, what, first_row=row)
     return _build(table, labels, classes, owners, names, schema, n_parts, firm, notes)
@@ -185,12 +181,14 @@ def _from_arrays(arrays: dict[str, Any], what: str, schema: Schema | None, n_par
         raise InputError(f"{what}: expected arrays images and labels, or X and y (found: {_shown(arrays)})")
     notes: list[str] = []
     if hasattr(inputs, "iloc"):
-        columns = dict(read_frame(inputs)) | {"y": list(labels)}
-        extra = {} if groups is None else {"groups": list(groups)}
-        user = "groups" if extra else "none"
-        return _from_columns(columns | extra, what, "y", user, schema, None, n_parts, 0)
-    found, column = _read_inputs(np.asarray(inputs), what)
-    size = len(found)
+        columns = dict(read_frame(inputs))
+        # Names that no column of the frame has.
+        label, user = (next(name for name in names if name not in columns) for names in _spare_names())
+        extra = {} if groups is None else {user: list(groups)}
+        told = user if extra else "none"
+        return _from_columns(columns | {label: list(labels)} | extra, what, label, told, schema, None, n_parts, 0)
+    found, column = _read_inputs(inputs, what)
+    size = count_rows(found)
     for name, values in (("labels", labels), ("groups", groups)):
         if values is not None and np.shape(values) != (size,):
             raise InputError(f"{what}: {name} of shape {np.shape(values)}, expected one a sample ({size},)")
@@ -210,11 +208,11 @@ def _from_arrays(arrays: dict[str, Any], what: str, schema: Schema | None, n_par
     made = _build(found, numbers, classes, owners, names, schema, n_parts, None, notes)
     if test_inputs is None:
         return made
-    other, other_column = _read_inputs(np.asarray(test_inputs), f"{what}: test set")
+    other, other_column = _read_inputs(test_inputs, f"{what}: test set")
     if other_column != column:
         raise InputError(f"{what}: test inputs {other_column.shape}, training inputs {column.shape}")
     _, places = number_names(np.asarray(test_labels).tolist(), f"{what}: test labels", classes, 0)
-    nobody = np.zeros(len(other), dtype=np.int64)
+    nobody = np.zeros(count_rows(other), dtype=np.int64)
     return replace(made, test=UserData(other, places, nobody, classes, ("nobody",), schema))
 
 
@@ -271,6 +269,12 @@ def _build(
     if n_parts < 2:
         raise InputError(f"parts: expected at least 2, got {n_parts}")
     rows = inputs.matrix().tolist() if isinstance(inputs, InputTable) else inputs
+    if hasattr(inputs, "tocsr"):
+        thin: Any = inputs.tocsr(copy=True)
+        thin.sum_duplicates()
+        thin.eliminate_zeros()
+        edges = pairwise(thin.indptr.tolist())
+        rows = [(thin.indices[start:stop].tolist(), thin.data[start:stop].tolist()) for start, stop in edges]
     parts = _hash_rows(rows, n_parts)
     width = len(str(n_parts - 1))
     named = tuple(f"part-{number:0{width}}" for number in range(n_parts))
@@ -286,8 +290,17 @@ def _hash_rows(rows: NDArray[Any] | Iterable[Any], n_parts: int) -> NDArray[np.i
     return owners
 
 
-def _read_inputs(inputs: NDArray[Any], what: str) -> tuple[Inputs, Column]:
-    """Take images (N, H, W), (N, H, W, C) or (N, C, H, W), vectors (N, p), or texts (N,)."""
+def _spare_names() -> Iterator[Iterator[str]]:
+    """Yield endless names for the label, and for the user."""
+    for name in ("y", "groups"):
+        yield (name + "_" * number for number in count())
+
+
+def _read_inputs(inputs: Any, what: str) -> tuple[Inputs, Column]:
+    """Take images (N, H, W), (N, H, W, C) or (N, C, H, W), vectors (N, p), also sparse ones, or texts (N,)."""
+    if hasattr(inputs, "tocsr"):
+        return inputs.tocsr(), Column("features", "numeric", shape=(int(inputs.shape[1]),))
+    inputs = np.asarray(inputs)
     if inputs.ndim == 1 and inputs.dtype.kind in "UOS":
         column = Column("text", "text")
         return read_columns({"text": inputs.tolist()}, Schema((column,)), what), column
@@ -304,6 +317,39 @@ def _read_inputs(inputs: NDArray[Any], what: str) -> tuple[Inputs, Column]:
     return pixels, Column("image", "image", shape=pixels.shape[1:])
 
 
+def read_inputs(inputs: Any, schema: Schema, what: str = "X") -> Any:
+    """Read inputs without labels under a schema: a data frame, records, rows, vectors, images or texts.
+
+    Examples
+    --------
+    >>> schema = Schema((Column("age", "numeric"), Column("city", "categorical")))
+    >>> read_inputs([[41, "Ulm"]], schema).columns["age"].tolist()
+    [41.0]
+    """
+    if isinstance(inputs, InputTable):
+        return inputs
+    if schema.kind in ("table", "text"):
+        if hasattr(inputs, "iloc") or isinstance(inputs, Mapping):
+            columns = read_frame(inputs)
+            missing = [name for name in schema.names if name not in columns]
+            if missing:
+                raise InputError(f"{what}: no column is named {missing[0]!r}; columns are {_shown(columns)}")
+            return read_columns(columns, schema, what, strict=True, first_row=0)
+        if len(inputs) and isinstance(inputs[0], Mapping):
+            return read_records(inputs, schema, what)
+        rows = [[value] for value in inputs] if schema.kind == "text" and np.ndim(inputs) == 1 else inputs
+        if any(len(row) != len(schema.names) for row in rows):
+            raise InputError(
+                f"{what}: expected {len(schema.names)} values a row ({_shown(dict.fromkeys(schema.names))})"
+            )
+        return read_records([dict(zip(schema.names, row, strict=True)) for row in rows], schema, what)
+    found, column = _read_inputs(inputs, what)
+    if (column.kind, column.shape) != (schema.columns[0].kind, schema.columns[0].shape):
+        kind, wanted = schema.kind, schema.columns[0].shape
+        raise InputError(f"{what}: shape {column.shape}, but the models were fitted on {kind} of shape {wanted}")
+    return found
+
+
 def _find_pictures(inputs: Columns) -> NDArray[Any] | None:
     """Return the images of a data set whose only input column holds pictures or arrays of pixels."""
     if len(inputs) != 1:
@@ -315,37 +361,6 @@ def _find_pictures(inputs: Columns) -> NDArray[Any] | None:
         return np.stack([np.asarray(value) for value in values])
     except ValueError as error:
         raise InputError("data: images of different sizes; bring them to one size first") from error
-
-
-def _vote_kinds(inputs: Columns, owners: NDArray[np.int64], text: str | None) -> tuple[list[Column], int]:
-    """Decide the kind of every column by majority of users; return also how many users cannot change it."""
-    n_users = int(owners.max()) + 1
-    columns, firm = [], max(0, (n_users - 1) // 2)
-    if text is not None and text not in inputs:
-        raise InputError(f"no column is named {text!r} to read as text; columns are {_shown(inputs)}")
-    for name, values in inputs.items():
-        if name == text:
-            columns.append(Column(name, "text"))
-            continue
-        numbers, bad = parse_numbers(values)
-        good = np.bincount(owners[~np.isnan(numbers)], minlength=n_users)
-        stray = np.bincount(owners[bad], minlength=n_users)
-        heard = good + stray > 0
-        numeric = stray <= _STRAY * (good + stray)
-        yes, no = int((heard & numeric).sum()), int((heard & ~numeric).sum())
-        kind = "numeric" if yes > no else "categorical"
-        if kind == "categorical" and len(inputs) == 1 and _reads_like_text(values, owners, n_users):
-            kind = "text"
-        # Each of k users can change its own voice, and so the difference by two; a draw goes to categorical.
-        firm = min(firm, max(0, (abs(yes - no) - (1 if yes > no else 0)) // 2))
-        columns.append(Column(name, kind))
-    return columns, firm
-
-
-def _reads_like_text(values: Sequence[Any], owners: NDArray[np.int64], n_users: int) -> bool:
-    words = np.array([0 if is_missing(value) else len(as_text(value).split()) for value in values])
-    voices = [np.median(words[owners == user]) >= _WORDS for user in range(n_users) if (owners == user).any()]
-    return bool(sum(voices) > len(voices) / 2)
 
 
 def _find_column(

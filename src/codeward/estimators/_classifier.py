@@ -1,4 +1,4 @@
-"""`CodedClassifier`: a scikit-learn classifier that survives colluding users."""
+"""`CodedClassifier`: a scikit-learn classifier that survives colluding users; the engine is that of ``train``."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -11,32 +11,19 @@ import joblib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from codeward._errors import InputError
 from codeward.certificates import Certificates, Threat, certify
-from codeward.codes import Code, Design
-from codeward.decoding import (
-    ALARM,
-    Decoded,
-    Decoder,
-    VoteSet,
-    estimate_confusion,
-)
+from codeward.codes import Code
+from codeward.data import read_inputs
+from codeward.decoding import ALARM, Decoded, Decoder
 from codeward.estimators._decisions import DecoderFactory, build_decoder, default_threat, share_labels
-from codeward.estimators._ownership import (
-    Ownership,
-    digest_rows,
-    find_code,
-    hash_owners,
-    list_rows,
-    match_columns,
-    read_groups,
-)
-from codeward.estimators._roles import estimate_from_users, hold_out
-from codeward.estimators._saved_classifier import SavedClassifier, describe_inputs
-from codeward.estimators._trainers import Trainer, choose_trainer, place_labels
+from codeward.estimators._family import train_family
+from codeward.estimators._guarded_training import ask_models, vote_roles
+from codeward.estimators._planned_classifier import PlannedClassifier, find_ids
+from codeward.estimators._saved_classifier import SavedClassifier
+from codeward.training import plan_models
 
 _log = logging.getLogger(__name__)
 
@@ -44,16 +31,18 @@ _log = logging.getLogger(__name__)
 class _Pass:
     """The votes on the inputs that a fitted classifier saw last, for all questions about them."""
 
-    def __init__(self, digest: str, models: Any, decoder: Decoder, votes: NDArray[np.int64]) -> None:
-        self.digest, self.models, self.decoder, self.votes = digest, models, decoder, votes
+    def __init__(self, digest: str, models: Any, decoder: Decoder, inputs: Any) -> None:
+        self.digest, self.models, self.decoder = digest, models, decoder
+        self.votes, scores = ask_models(models, inputs, getattr(decoder, "needs", "votes") != "votes")
+        self.seen: Any = self.votes if scores is None else scores
 
     @cached_property
     def decoded(self) -> Decoded:
         """All that the decoder says of the votes."""
-        return self.decoder.decode(self.votes)
+        return self.decoder.decode(self.seen)
 
 
-class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier of m sub-models, each fitted on the users that one row of a code selects; their votes are decoded.
 
     Guarantee: with ``guarantee="correct"`` (BCC, Proposition 2 of docs/theory.md), when at most ``n_attackers`` users
@@ -66,9 +55,10 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
 
     Parameters
     ----------
-    estimator : classifier or TrainingSettings
-        A scikit-learn classifier (or pipeline), cloned for every sub-model; or `codeward.training.TrainingSettings`,
-        for networks on images (uint8, shape (N, H, W) or (N, C, H, W)) with labels 0..c-1.
+    estimator : classifier, TrainingSettings, str, callable or None
+        A scikit-learn classifier (or pipeline), cloned for every sub-model; `codeward.training.TrainingSettings`, for
+        networks on images (shape (N, H, W) or (N, C, H, W)) with labels 0..c-1; or as ``codeward train --model`` has
+        it: a name, an import path, a function that makes one. None takes what suits the inputs.
     code : Code, optional
         One column a user: users in sorted order of their ids, or by name where the code names its users. By default
         `codeward.design` finds one.
@@ -76,17 +66,19 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
         k, the largest number of colluding users expected.
     guarantee : {"detect", "correct", "correct-arbitrary", "track"}
         What a designed code must have.
-    decoder : {"bayes", "plurality", "consensus", "groups"} or callable
-        Or a function of (code, confusion) that returns a decoder, such as ``partial(BayesDecoder, success_rate=0.9)``.
+    decoder : {"bayes", "calibrated", "plurality", "consensus", "groups"} or callable
+        *calibrated* is what ``codeward train`` serves with; it may read class scores, which have no certificate. Or a
+        function of (code, confusion) that returns a decoder, such as ``partial(BayesDecoder, success_rate=0.9)``.
     utilization : float
         Share of the users that every sub-model of a designed code learns from at least; lowered to what n users and
         ``n_attackers`` allow when it asks for more.
     margin : int
         Margin of a designed code; 3 absorbs one wrong vote.
     validation_fraction : float
-        Share of every user's samples held out to estimate confusion matrices, when no trusted ``validation`` data are
-        given to `fit`. 0 holds out none: each sub-model is validated on users it does not learn from. Either way the
-        ``n_attackers`` users with most errors on a label are left out, for what they hand in may be meant to mislead.
+        Share of every user's samples held out when no trusted ``validation`` data are given to `fit`: half of it to
+        estimate confusion matrices, half for the figures of `save`. 0 holds out none: each sub-model is validated on
+        users it does not learn from, and the classifier cannot be saved. Either way the ``n_attackers`` users with most
+        errors on a label are left out, for what they hand in may be meant to mislead.
     classes : array_like, optional
         The classes there are; other labels are refused. By default those in ``y``, where an attacker may invent one:
         state them when certificates matter (for networks, the training settings do).
@@ -94,6 +86,14 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
         Parts into which samples are hashed when `fit` gets neither ``groups`` nor a code.
     time_limit : float
         Seconds for the designer.
+    backbone : str, callable or Backbone, optional
+        Ridge heads on its features take the place of ``estimator``: a name of `codeward.training.backbones.BACKBONES`,
+        a function from inputs to features, or the path of an ``.onnx`` file. It never sees users' data; whoever
+        trained it is trusted.
+    ridge : float
+        Of the heads; stated, never estimated.
+    false_alarm_rate : float
+        Of the calibrated decoder.
     n_jobs : int, optional
         Sub-models fitted in parallel (scikit-learn classifiers only); changes no result.
     random_state : int, RandomState or None
@@ -103,20 +103,28 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
     code_ : Code
     design_ : Design or None
         What the designer says of ``code_``; None for a code that was given or a partition.
-    estimators_ : list of classifiers, or Ensemble
-        The sub-models, in row order. One that saw a single class is a constant `DummyClassifier`.
+    estimators_ : list of classifiers, Ensemble or HeadSet
+        The sub-models, in row order; classifiers say names of classes. One that saw a single class, or that could not
+        be fitted to its users' samples, is a constant `DummyClassifier`.
     users_ : ndarray, shape (n,)
-        User ids in column order.
+        User ids in column order: sorted as names, whole numbers by size.
     users_hashed_ : bool
         True when `fit` got no ``groups``: users are then parts of the data by content hash, so that "k users" reads
         "k samples" (Deep Partition Aggregation); nobody can be named.
     confusion_ : ndarray, shape (m, c, c)
     decoder_ : Decoder
     classes_ : ndarray, shape (c,)
+    schema_ : Schema
+        Columns as they were read: of the kind that most users' values have.
     n_features_in_ : int
 
     Notes
     -----
+    `fit` and ``codeward train`` are one engine: the same data, options and seed give the same models, byte for byte.
+    Columns of a data frame that are no numbers are encoded inside each sub-model, by its own users' values; a pipeline
+    gets the data frame and does it itself. Until it is pickled, a fitted classifier holds on to its training data, for
+    `save`.
+
     All questions about the same inputs are answered from one pass of the sub-models over them: the votes on the last
     inputs are kept beside the classifier, by a digest of their content.
 
@@ -137,7 +145,7 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
 
     def __init__(
         self,
-        estimator: Any,
+        estimator: Any = None,
         code: Code | None = None,
         n_attackers: int = 1,
         guarantee: str = "correct",
@@ -149,6 +157,9 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
         classes: ArrayLike | None = None,
         n_pseudo_users: int = 10,
         time_limit: float = 2.0,
+        backbone: Any = None,
+        ridge: float = 0.1,
+        false_alarm_rate: float = 0.05,
         n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
@@ -163,6 +174,9 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
         self.classes = classes
         self.n_pseudo_users = n_pseudo_users
         self.time_limit = time_limit
+        self.backbone = backbone
+        self.ridge = ridge
+        self.false_alarm_rate = false_alarm_rate
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -172,49 +186,39 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
         y: Any,
         groups: ArrayLike | None = None,
         validation: tuple[Any, Any] | None = None,
+        test: tuple[Any, Any] | None = None,
     ) -> "CodedClassifier":
         """Fit the sub-models and estimate how they err.
 
         Parameters
         ----------
-        X : array_like, sparse matrix or DataFrame, shape (N, ...)
+        X : array_like, sparse matrix, DataFrame, images or texts, shape (N, ...)
         y : array_like, shape (N,)
         groups : array_like, shape (N,), optional
             User id of each sample. Without it, samples are hashed to pseudo-users; see ``users_hashed_``.
         validation : (X, y), optional
-            Trusted clean samples, from no user, that confusion matrices are estimated on (the paper's setting).
+            Trusted clean samples, from no user, that confusion matrices are estimated on (the paper's setting): on half
+            of them, the other half being for the figures of `save`, unless there is a ``test``.
+        test : (X, y), optional
+            Clean samples for the figures of `save`.
         """
-        trainer = self._trainer()
         self._check_parameters()
-        X = trainer.check_inputs(self, X, reset=True)
-        self.schema_ = describe_inputs(X)
-        self.classes_, labels = trainer.check_labels(self, X, y)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-
-        # 1. Users, and a code with a column for each.
-        digests = digest_rows(X)
-        ownership = self._find_users(groups, digests)
-        self.design_, self.code_ = (None, self.code) if self.code is not None else self._find_code(ownership)
-        ownership = match_columns(self.code_, ownership)
-        self.users_, self.users_hashed_ = ownership.users, ownership.hashed
-
-        # 2. Sub-models, each on the samples of its users.
-        rows = list_rows(ownership, digests, labels)
-        division = hold_out(rows, 0.0 if validation is not None else self.validation_fraction, seed)
-        self.estimators_ = trainer.train(X, labels, self.classes_, self.code_, division.training, seed)
-
-        # 3. How they err, and the decoder that knows it.
-        if validation is not None:
-            self.confusion_ = self._estimate_trusted(trainer, validation)
-        else:
-            chosen = np.concatenate(division.validation)
-            votes = trainer.vote(self.estimators_, _take(X, chosen), self.classes_)
-            # Held-out samples validate every model, training samples only models that never saw them.
-            validates = ~self.code_.matrix | division.held_out
-            self.validation_ = VoteSet(votes, labels[chosen])
-            owners, n_classes = ownership.owners[chosen], self.classes_.size
-            self.confusion_ = estimate_from_users(votes, labels[chosen], owners, validates, self.n_attackers, n_classes)
-        self.decoder_ = build_decoder(self.decoder, self.code_, self.confusion_, int(self.n_attackers))
+        data = self._read(X, y, groups)
+        trusted, tested = self._read_more(validation, "validation", data), self._read_more(test, "test", data)
+        self._plan = plan = self._settle(data, trusted, tested)
+        code = plan.choice.code
+        self._models = train_family(plan, plan_models(code, plan.config.seed), None, n_jobs=self.n_jobs)
+        self.estimators_ = list(getattr(self._models, "models", ())) or self._models
+        self.schema_, self.design_, self.code_ = data.schema, plan.choice.design, code
+        ids = dict(zip(data.user_names, find_ids(data, groups), strict=True))
+        self.users_, self.users_hashed_ = np.array([ids[name] for name in plan.data.user_names]), data.hashed
+        self.validation_ = vote_roles(plan, self._models, code, ("validation",), scores=self.decoder == "calibrated")[
+            "validation"
+        ]
+        assert self.validation_.confusion is not None
+        self.confusion_ = self.validation_.confusion
+        noise = (self.confusion_, int(self.n_attackers), self.validation_, self.false_alarm_rate)
+        self.decoder_ = build_decoder(self.decoder, code, *noise)
         return self
 
     def votes(self, X: Any) -> NDArray[np.int64]:
@@ -231,13 +235,13 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
         An input on which the consensus decoder gives no verdict gets the most voted of the classes still possible;
         `decode` shows the -1, and its certified radius is 0.
         """
-        votes = self._pass(X).votes
-        labels = self.decoder_.predict(votes)
+        seen = self._pass(X)
+        labels = self.decoder_.predict(seen.seen)
         undecided = np.flatnonzero(labels < 0)
         if undecided.size:
-            unsure = votes[undecided]
+            decoded = self.decoder_.decode(seen.seen[undecided])
             labels = labels.copy()
-            labels[undecided] = share_labels(self.decoder_.decode(unsure), unsure).argmax(axis=1)
+            labels[undecided] = share_labels(decoded, seen.votes[undecided]).argmax(axis=1)
         return np.asarray(self.classes_[labels])
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -327,60 +331,22 @@ class CodedClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):  # type:
                 tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
         return tags
 
-    def _trainer(self) -> Trainer:
-        opened: Trainer | None = getattr(self, "_opened", None)
-        return opened or choose_trainer(self.estimator, self.n_jobs)
+    def __getstate__(self) -> dict[str, Any]:
+        # Whoever gets the file gets the models, not the users' data.
+        return {**super().__getstate__(), **({"_plan": None} if hasattr(self, "_plan") else {})}
 
     def _pass(self, X: Any) -> _Pass:
         """Let the sub-models vote on the inputs, unless the last question was about the same."""
         check_is_fitted(self)
-        trainer = self._trainer()
-        checked = trainer.check_inputs(self, X)
+        checked = self._check_inputs(X)
         digest = joblib.hash(checked, hash_name="sha1")
         last = _PASSES.get(self)
-        if last and last.digest == digest and last.models is self.estimators_ and last.decoder is self.decoder_:
+        if last and last.digest == digest and last.models is self._models and last.decoder is self.decoder_:
             return last
-        votes = trainer.vote(self.estimators_, checked, self.classes_)
-        _PASSES[self] = found = _Pass(digest, self.estimators_, self.decoder_, votes)
+        inputs = read_inputs(checked, self.schema_)
+        _PASSES[self] = found = _Pass(digest, self._models, self.decoder_, inputs)
         return found
-
-    def _check_parameters(self) -> None:
-        for name, least in (("n_attackers", 1), ("margin", 1), ("n_pseudo_users", 2)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        if not 0 < self.utilization < 1:
-            raise InputError(f"utilization must be above 0 and below 1, got {self.utilization}")
-        if self.code is not None and not isinstance(self.code, Code):
-            raise InputError(f"code: expected a codeward.Code, got {type(self.code).__name__}; wrap it: Code(matrix)")
-
-    def _find_users(self, groups: ArrayLike | None, digests: NDArray[np.uint64]) -> Ownership:
-        if groups is not None:
-            return read_groups(groups, len(digests))
-        parts = int(self.n_pseudo_users) if self.code is None else self.code.n_users
-        _log.warning(
-            "CodedClassifier: no groups given, so samples are hashed to %d pseudo-users (as in DPA): the guarantee is "
-            "against poisoned samples, not users; pass groups=user_ids to fit",
-            parts,
-        )
-        return hash_owners(digests, parts)
-
-    def _find_code(self, ownership: Ownership) -> tuple[Design | None, Code]:
-        settings = (self.guarantee, self.utilization, self.margin, self.time_limit)
-        return find_code(ownership, self.n_attackers, *settings)
-
-    def _estimate_trusted(self, trainer: Trainer, validation: tuple[Any, Any]) -> NDArray[np.float64]:
-        if not isinstance(validation, tuple | list) or len(validation) != 2:
-            raise InputError("validation: expected a pair (X, y) of trusted clean samples")
-        labels = place_labels(validation[1], self.classes_, "validation")
-        votes = trainer.vote(self.estimators_, trainer.check_inputs(self, validation[0]), self.classes_)
-        self.validation_ = VoteSet(votes, labels)
-        return estimate_confusion(votes, labels, self.classes_.size)
 
 
 #: The last pass of each classifier, aside of it: asking questions does not change an estimator.
 _PASSES: WeakKeyDictionary[CodedClassifier, _Pass] = WeakKeyDictionary()
-
-
-def _take(X: Any, rows: NDArray[np.int64]) -> Any:
-    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]

@@ -36,6 +36,8 @@ class CodeChoice:
     margin : int
     reasons : tuple of str
         Sentences.
+    design : Design or None
+        What the designer says of it; None for a code that was given, or a partition.
 
     Examples
     --------
@@ -49,6 +51,7 @@ class CodeChoice:
     guarantee: str
     margin: int
     reasons: tuple[str, ...]
+    design: Design | None = None
 
 
 def choose_code(
@@ -117,7 +120,7 @@ def choose_code(
             continue
         made, chosen, kept = found
         code = Code(made.code.matrix, users=list(users), construction=made.code.construction)
-        return CodeChoice(code, k, kind, chosen, _explain(code, kind, k, chosen, kept, error_rate, passed))
+        return CodeChoice(code, k, kind, chosen, _explain(code, kind, k, chosen, kept, error_rate, passed), made)
     raise UnmetError(_say_possible(n_users, options))
 
 
@@ -127,6 +130,22 @@ def hash_code(n_parts: int, names: tuple[str, ...], n_attackers: int) -> CodeCho
     why = (f"samples have no users: each of {n_parts} parts, dealt by a hash of the content, has its own sub-model "
            "(Deep Partition Aggregation)")  # fmt: skip
     return CodeChoice(code, n_attackers, "partition", 1, (why,))
+
+
+def adopt_code(code: Code, users: tuple[str, ...], n_attackers: int, hashed: bool = False) -> CodeChoice:
+    """Take a code that is there for the users there are: by name where it names them, else in their order."""
+    if code.n_users != len(users):
+        more = "more" if code.n_users > len(users) else "fewer"
+        raise InputError(
+            f"code: {code.n_users} columns, {more} than the {len(users)} users in groups; a code has one column a user "
+            "(design one for this number of users, or leave code=None)"
+        )
+    if code.users is None or hashed:
+        code = Code(code.matrix, users=list(users), models=code.models, construction=code.construction)
+    strangers = sorted(set(code.users or ()) - set(users))
+    if strangers:
+        raise InputError(f"code: its user {strangers[0]!r} is not among the users of the data")
+    return CodeChoice(code, n_attackers, "given", 1, (f"{code.n_models} sub-models of the code that was given",))
 
 
 def _fit_margin(

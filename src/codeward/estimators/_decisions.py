@@ -1,6 +1,7 @@
 """From votes to a class: the decoder that a fitted classifier implies, and what it says where there is no verdict."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,23 +9,30 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward.certificates import Threat
 from codeward.codes import Code, count_attacker_sets, enumerate_patterns, find_margins
-from codeward.decoding import Assumptions, ConsensusDecoder, Decoded, Decoder, PluralityDecoder, make_decoder
+from codeward.decoding import Assumptions, ConsensusDecoder, Decoded, Decoder, PluralityDecoder, VoteSet, make_decoder
 
 #: Builds a decoder from the code and the confusion matrices, such as ``partial(BayesDecoder, success_rate=0.9)``.
 DecoderFactory = Callable[[Code, NDArray[np.float64]], Decoder]
 
 #: Decoders by name; others are handed in as functions.
-NAMES = ("bayes", "plurality", "consensus", "groups")
+NAMES = ("calibrated", "bayes", "plurality", "consensus", "groups")
 
 #: Attacker sets up to which the errors a code tolerates are worked out; past it none are allowed for.
 _MAX_SETS = 5_000
 
 
 def build_decoder(
-    decoder: str | DecoderFactory, code: Code, confusion: NDArray[np.float64], n_attackers: int
+    decoder: str | DecoderFactory,
+    code: Code,
+    confusion: NDArray[np.float64],
+    n_attackers: int,
+    validation: VoteSet | None = None,
+    false_alarm_rate: float = 0.05,
 ) -> Decoder:
     """Return the decoder that a name or a factory stands for.
 
+    *calibrated* is what ``codeward train`` serves with: fitted to the votes (and class scores) on validation samples,
+    with a threshold for the share of false alarms; the others need confusion matrices alone.
     *bayes* and *groups* take 0..n_attackers attackers as equally likely; *consensus* tolerates as many wrong clean
     votes as the code allows (`tolerated_errors`).
     """
@@ -34,6 +42,9 @@ def build_decoder(
         raise InputError(f"decoder: expected {', '.join(NAMES)} or a function of (code, confusion), got {decoder!r}")
     errors = tolerated_errors(code, n_attackers) if decoder == "consensus" else 0
     assumptions = Assumptions.uniform(min(n_attackers, code.n_users), n_attackers=n_attackers, n_errors=errors)
+    if decoder == "calibrated":
+        assumptions = replace(assumptions, false_alarm_rate=false_alarm_rate)
+        return make_decoder(decoder, code, validation, assumptions, confusion.shape[1])
     return make_decoder(decoder, code, confusion, assumptions)
 
 

@@ -1,46 +1,58 @@
 """Sub-models of any family: trained on the samples that train, and found again in the store of a cell."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from codeward._errors import InputError
 from codeward._progress import show_progress
 from codeward.data import Schema, UserData
 from codeward.estimators._model_choice import ModelChoice, choose_heads
 from codeward.estimators._roles import Roles
-from codeward.estimators._table_models import load_tables, train_tables
+from codeward.estimators._table_models import TableModels, load_tables, train_tables
 from codeward.runs import Cell
 from codeward.training import Ensemble, ModelPlan, ModelStore, SubModels, TrainingSettings
 
+if TYPE_CHECKING:
+    from codeward.estimators._guarded_plan import GuardedPlan
+
 
 def train_family(
-    data: UserData,
-    roles: Roles,
-    model: ModelChoice,
+    plan: "GuardedPlan",
     plans: Sequence[ModelPlan],
-    store: ModelStore,
-    seed: int,
+    store: ModelStore | None,
     progress: bool = False,
-) -> SubModels:
-    """Train the sub-models of a family on the samples that train."""
+    n_jobs: int | None = None,
+) -> Any:
+    """Train the sub-models of a plan on the samples that train; without a store they live in memory only."""
+    data, roles, model = plan.data, plan.roles, plan.model
     if model.family == "heads":
-        return _fit_heads(data, roles, model, plans, store, progress)
+        heads = _fit_heads(data, roles, model, plans, progress)
+        if store is not None:
+            heads.save(store)
+        return heads
     if model.family == "networks":
         from codeward.training import train_ensemble
 
         assert model.settings is not None
         users = [data.take(own).samples for own in roles.training]
-        return train_ensemble(users, plans, model.settings, seed, store, show_progress=progress)
+        return train_ensemble(users, plans, model.settings, plan.config.seed, store, show_progress=progress)
     with show_progress("training", len(plans), quiet=not progress) as bar:
-        return train_tables(
-            data.inputs, data.labels, data.class_names, roles.training, roles.digests, plans, model.estimator,
-            data.schema, store, bar,
-        )  # fmt: skip
+        return train_tables(data, roles, model, plans, store, bar, n_jobs)
 
 
-def _fit_heads(
-    data: UserData, roles: Roles, model: ModelChoice, plans: Sequence[ModelPlan], store: ModelStore, progress: bool
-) -> SubModels:
-    """Gather each user's statistics, solve a head a row, and keep them."""
+def keep_models(models: Any, plans: Sequence[ModelPlan], store: ModelStore) -> None:
+    """Write models that were trained without a store into one, under the keys that training with it gives."""
+    if isinstance(models, Ensemble):
+        for number, (key, plan) in enumerate(zip(models.keys, plans, strict=True)):
+            store.save_weights(key, models.weights(number), {"users": list(plan.users), "replica": plan.replica})
+    elif isinstance(models, TableModels):
+        models.save(store, plans)
+    else:
+        models.save(store)
+
+
+def _fit_heads(data: UserData, roles: Roles, model: ModelChoice, plans: Sequence[ModelPlan], progress: bool) -> Any:
+    """Gather each user's statistics and solve a head a row."""
     from codeward.training.backbones import transform_cached
     from codeward.training.heads import StatisticsSet, UserStatistics, fit_heads
 
@@ -51,12 +63,10 @@ def _fit_heads(
     users = [UserStatistics.of(features.take(own), data.labels[own], data.n_classes) for own in roles.training]
     rows = [planned.users for planned in plans]
     with show_progress("heads", len(plans), quiet=not progress) as bar:
-        heads = fit_heads(
+        return fit_heads(
             StatisticsSet(tuple(users)), None, None, rows, data.n_classes, model.ridge, backbone=backbone,
             keep_sums=0, progress=bar,
         )  # fmt: skip
-    heads.save(store)
-    return heads
 
 
 def load_sub_models(cell: Cell) -> SubModels:
@@ -84,7 +94,7 @@ def load_sub_models(cell: Cell) -> SubModels:
             return _load_heads(cell, store)
         if family != "networks":
             raise InputError(f"{cell.folder.path}: {cell.name}: no family of models is named {str(family)[:40]!r}")
-        return Ensemble.load(store, cell.keys, _read_settings(cell), cell.shape)
+        return Ensemble.load(store, cell.keys, read_settings(cell), cell.shape)
     except InputError as error:
         raise InputError(f"{error}; {cell.advice} trains what is missing") from error
 
@@ -106,7 +116,8 @@ def _load_heads(cell: Cell, store: ModelStore) -> SubModels:
     return HeadSet.load(store, cell.keys, cell.code, cell.n_classes, ridge, backbone=backbone)
 
 
-def _read_settings(cell: Cell) -> TrainingSettings:
+def read_settings(cell: Cell) -> TrainingSettings:
+    """Return the recipe that a cell of networks was trained with."""
     try:
         return TrainingSettings(**cell.training)
     except (TypeError, ValueError) as error:

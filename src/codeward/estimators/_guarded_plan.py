@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_text
-from codeward.data import USERS, InputTable, Schema, UserData, load_user_data
+from codeward.data import USERS, Schema, UserData, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
 from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_heads, choose_model
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
-from codeward.runs import TrainConfig
+from codeward.runs import TrainConfig, TrainSection
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class GuardedPlan:
     roles : Roles
     choice : CodeChoice
     model : ModelChoice
+    trusted, test : UserData or None
+        What the operator handed in beside the users' data.
 
     Examples
     --------
@@ -42,6 +44,8 @@ class GuardedPlan:
     roles: Roles
     choice: CodeChoice
     model: ModelChoice
+    trusted: UserData | None = None
+    test: UserData | None = None
 
     @property
     def movable(self) -> list[str]:
@@ -57,6 +61,16 @@ class GuardedPlan:
             found.append(
                 "the classes were read off the users' data, and the networks of all rows have an output for each; "
                 "declare them with --schema, or give --trusted"
+            )
+        empty = [
+            row
+            for row in self.choice.code.matrix
+            if not any(self.roles.training[user].size for user in np.flatnonzero(row))
+        ]
+        if empty and not self._classes_are_fixed():
+            found.append(
+                f"{len(empty)} sub-models have no samples and say the first class, which was read off the users' data; "
+                "declare the classes with --schema, or ask for fewer --parts"
             )
         return found
 
@@ -136,7 +150,7 @@ def plan_training(
     operators = None
     if given is not None:
         # Trusted samples fix columns and classes; users may then hand in what they like.
-        ignore = (*USERS, *([told.user] if told.user else []))
+        ignore = tuple({*USERS, told.user or ""} - set(() if schema is None else schema.names))
         operators = load_user_data(
             given, told.label, "none", schema=schema, text=told.text, data_dir=config.data_dir, ignore=ignore
         )
@@ -159,21 +173,47 @@ def plan_training(
     if held is not None:
         checked = load_user_data(held, told.label or schema.label, "none", schema=replace(schema, user=None))
     checked = None if checked is None else align(checked, data, "test")
+    chosen = choose_family(told, schema, data.n_classes, model)
+    plan = settle_plan(config, data, operators, checked, chosen, code)
+    plan.roles.check()
+    return plan
+
+
+def choose_family(told: TrainSection, schema: Schema, n_classes: int, model: Any = None) -> ModelChoice:
+    """Return what a configuration asks for: heads on a backbone, or a model."""
     if told.backbone is not None:
-        first = np.arange(1)
-        sample = data.inputs.take(first) if isinstance(data.inputs, InputTable) else data.inputs[first]
-        chosen = choose_heads(told.backbone, told.ridge, schema, sample)
-    else:
-        chosen = choose_model(model if model is not None else told.model, schema, data.n_classes)
-    roles = assign_roles(data, operators, checked, told.test_fraction, config.seed)
+        return choose_heads(told.backbone, told.ridge, schema)
+    return choose_model(model if model is not None else told.model, schema, n_classes)
+
+
+def settle_plan(
+    config: TrainConfig,
+    data: UserData,
+    trusted: UserData | None,
+    test: UserData | None,
+    model: ModelChoice,
+    code: CodeChoice | None = None,
+    held_out: float | None = None,
+) -> GuardedPlan:
+    """Settle code and roles for data that were read, and write down what all of them are.
+
+    Where a code is given and names its users, they come in its order. ``held_out`` is the share of every user's samples
+    that is held out where it is not the configuration's, which allows no 0.
+    """
+    told = config.train
+    if code is not None and code.code.users is not None and code.code.users != data.user_names:
+        data = _reorder(data, code.code.users)
+    fraction = told.test_fraction if held_out is None else held_out
+    roles = assign_roles(data, trusted, test, fraction, config.seed)
     if code is None:
-        code = _choose_code(config, data, roles, chosen)
+        code = _choose_code(config, data, roles, model)
     marks = {"data_digest": digest_data(data)}
-    marks |= {} if operators is None else {"trusted_digest": digest_data(operators)}
-    marks |= {} if checked is None else {"test_digest": digest_data(checked)}
+    marks |= {} if trusted is None else {"trusted_digest": digest_data(trusted)}
+    marks |= {} if test is None else {"test_digest": digest_data(test)}
     section = config.code.model_copy(
-        update={"attackers": code.n_attackers, "margin": code.margin}
-        | ({"guarantee": code.guarantee} if code.guarantee != "partition" else {})
+        update={"attackers": code.n_attackers}
+        | ({"margin": code.margin} if code.guarantee != "given" else {})
+        | ({"guarantee": code.guarantee} if code.guarantee not in ("partition", "given") else {})
     )
     settled_config = config.model_copy(
         update={
@@ -187,12 +227,22 @@ def plan_training(
             ),
         }
     )
-    return GuardedPlan(settled_config, data, roles, code, chosen)
+    return GuardedPlan(settled_config, data, roles, code, model, trusted, test)
+
+
+def _reorder(data: UserData, users: tuple[str, ...]) -> UserData:
+    """Return the data with the users in the order of a code's columns."""
+    if sorted(users) != sorted(data.user_names):
+        raise InputError("the users in the data are not those of the code; was the folder, or the file, edited?")
+    place = {name: column for column, name in enumerate(users)}
+    columns = np.array([place[name] for name in data.user_names], dtype=np.int64)
+    return replace(data, users=columns[data.users], user_names=users)
 
 
 def _choose_code(config: TrainConfig, data: UserData, roles: Roles, model: ModelChoice) -> CodeChoice:
     asked = config.code
     set_by_hand = asked.model_fields_set
+    fixed = "margin" in set_by_hand
     k = asked.attackers if "attackers" in set_by_hand else None
     if data.hashed:
         return hash_code(data.n_users, data.user_names, k or 1)
@@ -200,9 +250,11 @@ def _choose_code(config: TrainConfig, data: UserData, roles: Roles, model: Model
         data.user_names,
         k,
         asked.guarantee if "guarantee" in set_by_hand else None,
-        asked.margin if "margin" in set_by_hand else None,
+        asked.margin if fixed else None,
         asked.utilization,
-        _estimate_error(roles, data.schema, model, config.seed) if roles.trusted else None,
+        _estimate_error(roles, data.schema, model, config.seed)
+        if roles.trusted and "margin" not in set_by_hand
+        else None,
         _read_weights(config.train.weights, data.user_names),
         min(asked.time_limit, 5.0),
     )

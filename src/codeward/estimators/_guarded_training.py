@@ -1,8 +1,7 @@
 """From one's own data to a folder of guarded models, and to the same without some users: ``train`` and ``revoke``."""
 
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward._files import write_text_atomic
 from codeward.certificates import certify
-from codeward.codes import count_attacker_sets
-from codeward.data import Samples, UserData
+from codeward.codes import Code, count_attacker_sets
+from codeward.data import Samples, Schema, UserData
 from codeward.decoding import PluralityDecoder, VoteSet, estimate_confusion
 from codeward.estimators._code_choice import CodeChoice
-from codeward.estimators._family import train_family
+from codeward.estimators._family import read_settings, train_family
 from codeward.estimators._guarded_plan import GuardedPlan, plan_training
-from codeward.estimators._model_choice import ModelChoice
-from codeward.estimators._roles import Labelled, Roles, estimate_from_users, find_contradicted
+from codeward.estimators._roles import Labelled, estimate_from_users, find_contradicted
+from codeward.report import write_card as write_page
 from codeward.runs import (
     Card,
     CardCurve,
@@ -36,6 +36,8 @@ from codeward.training import ModelPlan, ModelStore, plan_models
 
 #: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
 _LOWEST_SCORE = -60_000.0
+#: Places of files in the configuration, and the folder of a run that keeps those that came from memory.
+PLACES, KEPT = ("data", "test", "trusted", "columns", "weights", "model"), "data"
 #: Attacks (sets, targets, inputs) up to which the decoder is certified: some seconds.
 _AFFORDABLE = 2_000_000
 
@@ -74,27 +76,47 @@ def train_guarded(plan: GuardedPlan, folder: str | Path, progress: bool = False)
     plans = plan_models(code, plan.config.seed)
     if cell.is_whole and cell.has_record and place.card_file.exists() and all(map(store.holds, cell.keys)):
         return cell, Card.load(place.card_file), False
-    models = train_family(plan.data, plan.roles, plan.model, plans, store, plan.config.seed, progress)
-    cell = write_cell(cell, plan.data, plan.roles, plan.model, models)
-    cell = write_record(cell, plan.config, time.perf_counter() - begin)
-    return cell, write_card(cell, plan), True
+    models = train_family(plan, plans, store, progress)
+    return *write_folder(cell, plan, models, begin), True
 
 
-def write_cell(cell: Cell, data: UserData, roles: Roles, model: ModelChoice, models: Any) -> Cell:
-    """Let the models vote on both held-out sets; write vote files and what they are."""
-    votes = {"validation": _vote(models, roles.validation), "clean": _vote(models, roles.clean)}
-    fitted = votes["validation"]
+def write_folder(
+    cell: Cell, plan: GuardedPlan, models: Any, begin: float, about: Mapping[str, Any] | None = None, **more: Any
+) -> tuple[Cell, Card]:
+    """Let trained models vote, count, and write all that a folder says of them; ``begin`` is when training began."""
+    cell = write_cell(cell, plan, models, about or {})
+    cell = write_record(cell, plan.config, time.perf_counter() - begin, **more)
+    return cell, write_card(cell, plan)
+
+
+def vote_roles(
+    plan: GuardedPlan, models: Any, code: Code, roles_of: Sequence[str] = ("validation", "clean"), scores: bool = True
+) -> dict[str, VoteSet]:
+    """Let the models vote on the samples that validate and on those that measure; estimate how they err.
+
+    Where users handed the samples in, the k whom others contradict most are left out, and errors are trimmed.
+    """
+    data, roles, trimmed = plan.data, plan.roles, plan.choice.n_attackers
+    votes = {name: _vote(models, getattr(roles, name), scores) for name in roles_of}
+    fitted, owners = votes["validation"], roles.validation.owners
     assert fitted.labels is not None
-    if roles.validation.owners is None:
+    if owners is None:
         confusion = estimate_confusion(fitted.votes, fitted.labels, data.n_classes)
     else:
-        everybody = np.ones((cell.code.n_models, data.n_users), dtype=bool)
-        trimmed = cell.folder.config.code.attackers
-        owners = roles.validation.owners
-        confusion = estimate_from_users(fitted.votes, fitted.labels, owners, everybody, trimmed, data.n_classes)
-        gone = find_contradicted(fitted.votes, fitted.labels, owners, _learn_from(cell, data), trimmed)
-        votes = {name: _leave_out(given, getattr(roles, name).owners, gone) for name, given in votes.items()}
-    votes = {name: replace(given, confusion=confusion) for name, given in votes.items()}
+        matrix = _learn_from(code, data)
+        # Held-out samples validate every model, training samples only models that never saw them.
+        validates = ~matrix | roles.held_out
+        confusion = estimate_from_users(fitted.votes, fitted.labels, owners, validates, trimmed, data.n_classes)
+        if roles.held_out:
+            gone = find_contradicted(fitted.votes, fitted.labels, owners, matrix, trimmed)
+            votes = {name: _leave_out(given, getattr(roles, name).owners, gone) for name, given in votes.items()}
+    return {name: replace(given, confusion=confusion) for name, given in votes.items()}
+
+
+def write_cell(cell: Cell, plan: GuardedPlan, models: Any, more: Mapping[str, Any]) -> Cell:
+    """Write vote files and what they are."""
+    data, roles, model = plan.data, plan.roles, plan.model
+    votes = vote_roles(plan, models, cell.code)
     networks = model.settings is not None
     about: dict[str, Any] = {
         "classes": data.n_classes,
@@ -102,7 +124,10 @@ def write_cell(cell: Cell, data: UserData, roles: Roles, model: ModelChoice, mod
         "groups": [],
         "family": model.family,
         "model": model.name,
+        "inputs": model.form,
         "schema": data.schema.to_json(),
+        "firm": data.firm,
+        "hashed": int(data.hashed),
         "class_names": list(data.class_names),
         "keys": list(models.keys),
         **describe_machine(str(models.device) if networks else "cpu"),
@@ -115,14 +140,14 @@ def write_cell(cell: Cell, data: UserData, roles: Roles, model: ModelChoice, mod
         about["shape"] = list(data.inputs.shape[1:])  # type: ignore[union-attr]
         _, first = np.unique(roles.clean.labels, return_index=True)
         cell.save_gallery({"clean": (roles.clean.inputs[first[:12]], roles.clean.labels[first[:12]])})
-    return cell.save_votes(votes, about)
+    return cell.save_votes(votes, about | dict(more))
 
 
-def _learn_from(cell: Cell, data: UserData) -> NDArray[np.bool_]:
+def _learn_from(code: Code, data: UserData) -> NDArray[np.bool_]:
     """Return which model learns from which user of the data, of whom some may be revoked."""
-    matrix = np.zeros((cell.code.n_models, data.n_users), dtype=bool)
-    left = [data.user_names.index(cell.code.user_name(user)) for user in range(cell.code.n_users)]
-    matrix[:, left] = cell.code.matrix
+    matrix = np.zeros((code.n_models, data.n_users), dtype=bool)
+    left = [data.user_names.index(code.user_name(user)) for user in range(code.n_users)]
+    matrix[:, left] = code.matrix
     return matrix
 
 
@@ -134,16 +159,21 @@ def _leave_out(given: VoteSet, owners: NDArray[np.int64] | None, gone: NDArray[n
     return VoteSet(given.votes[kept], given.labels[kept], None, None if given.scores is None else given.scores[kept])
 
 
-def _vote(models: Any, given: Labelled) -> VoteSet:
-    inputs: Any = given.inputs
+def _vote(models: Any, given: Labelled, scored: bool) -> VoteSet:
+    said, scores = ask_models(models, given.inputs, scored)
+    return VoteSet(said, given.labels, None, scores)
+
+
+def ask_models(models: Any, inputs: Any, scored: bool) -> tuple[NDArray[np.int64], NDArray[np.float16] | None]:
+    """Return what the models say of inputs and, if asked, their class scores as vote files keep them."""
     if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint8:
-        inputs = Samples(np.ascontiguousarray(inputs), given.labels)
-    scores = models.scores(inputs)
+        inputs = Samples(np.ascontiguousarray(inputs), np.zeros(len(inputs), dtype=np.int64))
+    scores = models.scores(inputs) if scored else None
     said = models.votes(inputs)
     if scores is not None:
         # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it.
         scores = np.clip(np.nan_to_num(scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0).astype(np.float16)
-    return VoteSet(said, given.labels, None, scores)
+    return said, scores
 
 
 def write_record(cell: Cell, config: TrainConfig, seconds: float, **more: Any) -> Cell:
@@ -220,6 +250,7 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     facts = {"data": f"{handed_in:,} samples of {cell.code.n_users} users", "model": plan.model.name}
     card = replace(card, facts=facts | dict(card.facts))
     card.save(cell.folder.card_file)
+    write_page(card, cell.folder.path / "card.html")
     return card
 
 
@@ -261,43 +292,55 @@ def retrain_without(
     --------
     See `codeward.experiments.revoke_users`, which calls it.
     """
-    begin, config = time.perf_counter(), old.config
+    begin = time.perf_counter()
+    plan = reopen_plan(old, revocation)
+    # The new folder says where the data are now; where things are is no part of what a run is.
+    config = cell.folder.config
     assert isinstance(config, TrainConfig)
-    plan = reopen_plan(config, old.path, revocation)
-    models = train_family(plan.data, plan.roles, plan.model, plans, store, config.seed, progress)
-    made = write_cell(cell, plan.data, plan.roles, plan.model, models)
+    section = config.train.model_copy(update={"data": plan.config.train.data})
+    write_text_atomic(cell.folder.config_file, config.model_copy(update={"train": section}).to_yaml())
+    models = train_family(plan, plans, store, progress)
     gone = {"users": revocation.names(revocation.revoked), "state": revocation.digest}
-    made = write_record(made, config, time.perf_counter() - begin, revoked=gone)
-    write_card(made, plan)
-    return made
+    return write_folder(cell, plan, models, begin, revoked=gone)[0]
 
 
-def reopen_plan(config: TrainConfig, folder: str | os.PathLike[str], revocation: Revocation) -> GuardedPlan:
+def reopen_plan(folder: RunFolder, revocation: Revocation) -> GuardedPlan:
     """Read the data of a trained folder again, check that they are those, and take the revoked users' samples out."""
+    config, cell = folder.config, Cell(folder, 0, 0)
+    assert isinstance(config, TrainConfig)
     if not config.train.data:
-        raise InputError(f"{folder}: its data came from memory, so nothing can be trained again from here; fit anew")
+        raise InputError(
+            f"{folder.path}: its data came from memory and were not kept, so nothing can be trained again; "
+            "save the classifier with its data, or fit anew without the user"
+        )
+    config = _find_files(config, folder.path)
     original = revocation.original
     choice = CodeChoice(original, config.code.attackers, config.code.guarantee, config.code.margin, ())
-    plan = plan_training(config, code=choice)
+    schema, firm = None, cell.about.get("firm", "")
+    if firm != "":  # what was read off the users' data, or declared, once and for all
+        schema = Schema.from_json(cell.about.get("schema"), f"{folder.path}: its schema")
+    settings = read_settings(cell) if cell.about.get("family") == "networks" else None
+    plan = plan_training(config, model=settings, schema=schema, code=choice)
     for what in ("data_digest", "trusted_digest", "test_digest"):
         if getattr(plan.config.train, what) != getattr(config.train, what):
             told = what.removesuffix("_digest")
             raise InputError(
-                f"{folder}: the {told} at {getattr(config.train, told)} are not those it was trained on; restore them"
+                f"{folder.path}: the {told} at {getattr(config.train, told)} are not those it was trained on; "
+                "restore them"
             )
-    if tuple(original.user_name(user) for user in range(original.n_users)) != plan.data.user_names:
-        raise InputError(f"{folder}: the users in the data are not those of the code; was the folder edited?")
-    return replace(plan, roles=_take_out(plan, set(revocation.revoked)))
+    data = plan.data if firm == "" else replace(plan.data, firm=firm)
+    return replace(plan, data=data, roles=plan.roles.without(set(revocation.revoked)))
 
 
-def _take_out(plan: GuardedPlan, gone: set[int]) -> Any:
-    roles = plan.roles
-    nothing = np.zeros(0, dtype=np.int64)
-    training = tuple(nothing if user in gone else own for user, own in enumerate(roles.training))
-    kept = {}
-    for name in ("validation", "clean"):
-        given = getattr(roles, name)
-        if given.owners is not None:
-            given = given.take(np.flatnonzero(~np.isin(given.owners, list(gone))))
-        kept[name] = given
-    return replace(roles, training=training, **kept)
+def _find_files(config: TrainConfig, folder: Path) -> TrainConfig:
+    """Say where files are that were kept in the folder (or in that of which it is a state), should it have moved."""
+    near = [place / KEPT for place in (folder.resolve(), *folder.resolve().parents[:2])]
+    near.append(Path(config.train.data).parent)
+    found = {}
+    for place in PLACES:
+        path = getattr(config.train, place)
+        if path and not Path(path).exists():
+            found[place] = next(
+                (str(home / Path(path).name) for home in near if (home / Path(path).name).exists()), path
+            )
+    return config.model_copy(update={"train": config.train.model_copy(update=found)})

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from codeward._errors import InputError
+from codeward._files import read_bytes
 from codeward._named_code import import_named
-from codeward.data import InputTable, Schema
-from codeward.estimators._kept_models import dump_model, load_model
+from codeward.data import Column, InputTable, Schema
+from codeward.estimators._kept_models import MAX_UNPACKED, dump_model, load_model
 
 if TYPE_CHECKING:
     from codeward.training import TrainingSettings
@@ -45,6 +46,8 @@ class ModelChoice:
         Of heads: what makes their features.
     ridge : float
         Of heads.
+    form : {"matrix", "frame"}
+        What a scikit-learn model is given: rows of values, or a data frame, whose columns it may select by name.
 
     Examples
     --------
@@ -59,10 +62,19 @@ class ModelChoice:
     settings: "TrainingSettings | None" = None
     backbone: "Backbone | None" = None
     ridge: float = 0.1
+    form: str = "matrix"
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether scores grow without end in the values of a numeric column: linear models, support vectors, layers."""
+        last = self.estimator.steps[-1][1] if hasattr(self.estimator, "steps") else self.estimator
+        return type(last).__module__.startswith(("sklearn.linear_model", "sklearn.svm", "sklearn.neural_network"))
 
 
-def choose_heads(backbone: str, ridge: float, schema: Schema, sample: Any = None) -> ModelChoice:
-    """Return ridge heads on the features of a backbone, by its name; ``sample`` tells the width of a function's.
+def choose_heads(backbone: Any, ridge: float, schema: Schema) -> ModelChoice:
+    """Return ridge heads on the features of a backbone: by name, as a function, or the path of an ``.onnx`` file.
+
+    The width of a function's features is found on an invented input, so that no user's sample decides it.
 
     Examples
     --------
@@ -72,14 +84,20 @@ def choose_heads(backbone: str, ridge: float, schema: Schema, sample: Any = None
     """
     from codeward.training.backbones import make_backbone
 
-    if sample is None and schema.columns[0].shape:
-        kind = np.uint8 if schema.kind == "image" else np.float64
-        sample = np.zeros((1, *schema.columns[0].shape), kind)
-    made = make_backbone(backbone, schema, sample)
+    if hasattr(backbone, "transform"):
+        made = backbone
+    else:
+        name = name_function(backbone) if callable(backbone) else str(backbone)
+        if schema.kind == "table" or schema.kind == "text":
+            sample: Any = InputTable({column.name: _invent(column, 1) for column in schema.columns})
+        else:
+            kind = np.uint8 if schema.kind == "image" else np.float64
+            sample = np.zeros((1, *schema.columns[0].shape), kind)
+        made = make_backbone(name, schema, sample)
     return ModelChoice(f"ridge head on {made.name}", "heads", backbone=made, ridge=ridge)
 
 
-def choose_model(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
+def choose_model(model: Any, schema: Schema, n_classes: int, as_is: bool = False) -> ModelChoice:
     """Return the model to fit: what was asked for, or what suits the inputs.
 
     Only the schema decides, never how much data there are: users could choose the model of all others then.
@@ -92,12 +110,20 @@ def choose_model(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
         classifier or a torch module (of ``(shape, n_classes)``, or of nothing). The working folder is on the path.
     schema : Schema
     n_classes : int
+    as_is : bool
+        Give a classifier numbers as they are, without imputer and scaler before it, where all columns are numbers; and
+        do not look whether it can be kept: what `CodedClassifier` is for.
 
     Raises
     ------
     InputError
         When there is no such model, or it cannot be kept safely: it is fitted on a few invented rows first.
     """
+    if hasattr(model, "forward") and hasattr(model, "parameters"):
+        raise InputError(
+            "model: a torch module has weights already; give package.module:function or file.py:function, a function "
+            "of (shape, n_classes) that builds it, or codeward.training.TrainingSettings"
+        )
     if type(model).__name__ == "TrainingSettings":
         return ModelChoice(str(model.architecture), "networks", settings=replace(model, n_classes=n_classes))
     if schema.kind == "image":
@@ -110,24 +136,33 @@ def choose_model(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
         told, found = told or getattr(found, "__name__", "model"), found()
     if isinstance(found, type) or not (hasattr(found, "fit") and hasattr(found, "predict")):
         raise InputError(f"model: {told or found!r} is no scikit-learn classifier; choose {', '.join(NAMES)}, or one")
-    estimator = found if hasattr(found, "steps") else _with_encoders(found, schema)
-    choice = ModelChoice(told or type(found).__name__, "tables", estimator)
-    check_keepable(choice, schema)
+    label, form = told or type(found).__name__, "matrix"
+    if isinstance(name, str) and name.endswith(".skops"):
+        label, form = _describe(found), "frame" if name.endswith(".frame.skops") else "matrix"
+    elif hasattr(found, "steps"):
+        # A pipeline of one's own may select columns by name.
+        form = "frame" if schema.kind == "table" and importlib.util.find_spec("pandas") else "matrix"
+    elif not (as_is and all(column.kind == "numeric" for column in schema.columns)):
+        found = _with_encoders(found, schema)
+    choice = ModelChoice(label, "tables", found, form=form)
+    if not as_is:
+        check_keepable(choice, schema)
     return choice
+
+
+def _describe(estimator: Any) -> str:
+    return type(estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator).__name__
 
 
 def check_keepable(choice: ModelChoice, schema: Schema) -> None:
     """Refuse a model that cannot be kept safely, by name, before hours of training: a few invented rows tell."""
     from sklearn.base import clone
 
-    rng = np.random.default_rng(0)
-    columns = {
-        column.name: rng.normal(size=24) if column.kind == "numeric" else np.array(["a b", "c d", "e"] * 8, object)
-        for column in schema.columns
-    }
-    rows = rng.normal(size=(24, *schema.columns[0].shape)) if schema.kind == "features" else InputTable(columns)
+    rows: Any = InputTable({column.name: _invent(column, 24) for column in schema.columns})
+    if schema.kind == "features":
+        rows = np.random.default_rng(0).normal(size=(24, *schema.columns[0].shape))
     try:
-        fitted = clone(choice.estimator).fit(as_matrix(rows, schema), np.array(["no", "yes"] * 12))
+        fitted = clone(choice.estimator).fit(arrange(rows, schema, choice.form), np.array(["no", "yes"] * 12))
     except InputError:
         raise
     except Exception as error:
@@ -137,15 +172,47 @@ def check_keepable(choice: ModelChoice, schema: Schema) -> None:
     load_model(dump_model(fitted))
 
 
+def _invent(column: Column, size: int) -> Any:
+    if column.kind == "numeric":
+        return np.random.default_rng(0).normal(size=size)
+    return np.array((["a b", "c d", "e"] * size)[:size], object)
+
+
 def as_matrix(inputs: Any, schema: Schema) -> Any:
-    """Return inputs as the rows a scikit-learn model of the engine gets; a missing text is an empty one."""
+    """Return inputs as the rows a scikit-learn model of the engine gets: numbers within declared ranges, no text None.
+
+    A function of each value and the schema alone, so nothing crosses rows or models.
+    """
     if not isinstance(inputs, InputTable):
-        return np.asarray(inputs, dtype=np.float64).reshape(len(inputs), -1)
-    texts = [column.name for column in schema.columns if column.kind == "text"]
-    if not texts:
-        return inputs.matrix()
-    filled = {name: np.where(inputs.columns[name] == None, "", inputs.columns[name]) for name in texts}  # noqa: E711
-    return InputTable(dict(inputs.columns) | filled).matrix()
+        if hasattr(inputs, "tocsr"):
+            return inputs.tocsr().astype(np.float64)
+        rows = np.asarray(inputs, dtype=np.float64)
+        rows = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))
+        return schema.columns[0].clip(rows)
+    return _settle(inputs, schema).matrix()
+
+
+def arrange(inputs: Any, schema: Schema, form: str) -> Any:
+    """Return inputs in the form that a model was fitted on: rows of values, or a data frame."""
+    if form != "frame" or not isinstance(inputs, InputTable):
+        return as_matrix(inputs, schema)
+    try:
+        from pandas import DataFrame
+    except ModuleNotFoundError as error:
+        raise InputError("this model selects columns by name, which needs pandas: pip install pandas") from error
+    return DataFrame(dict(_settle(inputs, schema).columns))
+
+
+def _settle(table: InputTable, schema: Schema) -> InputTable:
+    """Bring numbers into their declared ranges; a missing text is an empty one."""
+    columns = dict(table.columns)
+    for column in schema.columns:
+        values = columns[column.name]
+        if column.kind == "text":
+            columns[column.name] = np.where(values == None, "", values)  # noqa: E711
+        elif column.kind == "numeric":
+            columns[column.name] = column.clip(values)
+    return InputTable(columns)
 
 
 def _suit(schema: Schema) -> str:
@@ -221,19 +288,20 @@ def _choose_network(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
     return ModelChoice(model, "networks", settings=replace(base, architecture=model))
 
 
-def _name_factory(factory: Any, base: "TrainingSettings") -> "TrainingSettings":
-    """Make a function known by a name that training and serving find again."""
-    module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
-    if (
-        not callable(factory)
-        or not module
-        or "<" in name
-        or getattr(sys.modules.get(module), name, None) is not factory
-    ):
-        raise InputError("model: a network is made by a function of (shape, n_classes) in a module or a .py file")
+def name_function(function: Any, what: str = "backbone: a function") -> str:
+    """Return the name under which training and serving find a function again, ``module:name`` or ``file.py:name``."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    known = getattr(sys.modules.get(module), name, None) if module and "<" not in name else None
+    if not callable(function) or known is not function:
+        raise InputError(f"{what} must stand in a module or a .py file, so that it is found again by name")
     file = getattr(sys.modules[module], "__file__", None)
     path = module if _is_on_path(module) or file is None else str(Path(file).resolve())
-    return replace(base, architecture=f"{path}:{name}")
+    return f"{path}:{name}"
+
+
+def _name_factory(factory: Any, base: "TrainingSettings") -> "TrainingSettings":
+    what = "model: a network is made by a function of (shape, n_classes), which"
+    return replace(base, architecture=name_function(factory, what))
 
 
 def _is_on_path(module: str) -> bool:
@@ -245,6 +313,8 @@ def _is_on_path(module: str) -> bool:
 
 def _find(path: str) -> Any:
     """Return what an import path or ``file.py:name`` stands for; a class is called with the literals behind it."""
+    if path.endswith(".skops"):
+        return load_model(read_bytes(path, MAX_UNPACKED), path)
     arguments: dict[str, Any] = {}
     called = path.endswith(")")
     if called:

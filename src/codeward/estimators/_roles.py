@@ -1,20 +1,23 @@
 """What every sample is for: training, fitting the decoder, or figures; and confusion from users, some of whom lie."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.data import InputTable, UserData
+from codeward.data import InputTable, UserData, sort_names
 from codeward.decoding import smooth_confusion
 from codeward.estimators._model_choice import as_matrix
-from codeward.estimators._ownership import Ownership, digest_rows, list_rows
 
 Rows = tuple[NDArray[np.int64], ...]
 
+#: Bytes of a sample's digest: two 64-bit words.
+_DIGEST_SIZE = 16
 #: A user validates with at most this many times the median user's samples, so that a large account is one voice, not
 #: many.
 SHARE_CAP = 2
@@ -180,6 +183,8 @@ class Roles:
         Figures are taken on these.
     trusted : bool
         Whether no user handed in the validation samples.
+    held_out : bool
+        Whether the validation samples train nobody. Otherwise each validates only the models without its user.
     """
 
     training: tuple[NDArray[np.int64], ...]
@@ -187,6 +192,24 @@ class Roles:
     validation: Labelled
     clean: Labelled
     trusted: bool
+    held_out: bool = True
+
+    def check(self) -> None:
+        """Refuse roles that leave nothing to fit the decoder on, or nothing to take figures on."""
+        if not self.held_out:
+            raise InputError("nothing is held out of the users' samples: give --trusted FILE, or hold some out")
+        if self.trusted and min(len(self.validation), len(self.clean)) < 2:
+            raise InputError("trusted: too few samples; half of them fit the decoder, half measure (or give --test)")
+        if not len(self.validation) or not len(self.clean):
+            raise InputError("too few samples to hold any out; give --trusted FILE or --test FILE")
+
+    def without(self, gone: Collection[int]) -> "Roles":
+        """Return the roles with the samples of some users taken out of all of them."""
+        nothing = np.zeros(0, dtype=np.int64)
+        training = tuple(nothing if user in gone else own for user, own in enumerate(self.training))
+        kept = [given if given.owners is None else given.take(np.flatnonzero(~np.isin(given.owners, list(gone))))
+                for given in (self.validation, self.clean)]  # fmt: skip
+        return replace(self, training=training, validation=kept[0], clean=kept[1])
 
 
 def assign_roles(data: UserData, trusted: UserData | None, test: UserData | None, fraction: float, seed: int) -> Roles:
@@ -196,37 +219,62 @@ def assign_roles(data: UserData, trusted: UserData | None, test: UserData | None
     set. Without, ``fraction`` of every user's own samples is held out, drawn from the seed, the user's place and the
     number of its samples alone: half of it fits, half measures (all of it fits beside a test set).
     """
-    matrix = as_matrix(data.inputs, data.schema)
-    digests = digest_rows(matrix)
-    ownership = Ownership(np.array(data.user_names), data.users, data.hashed)
-    rows = list_rows(ownership, digests, data.labels)
-    needed = 0.0 if trusted is not None else fraction
-    division = hold_out(rows, needed, seed)
-    training = division.training
+    digests = digest_rows(as_matrix(data.inputs, data.schema))
+    division = hold_out(list_rows(data, digests), 0.0 if trusted is not None else fraction, seed)
     names = np.array(data.class_names, dtype=object)
-    marks = tuple(_digest(digests[own], names[data.labels[own]]) for own in training)
+    marks = tuple(_digest(digests[own], names[data.labels[own]]) for own in division.training)
+    measures = None if test is None else Labelled(test.inputs, test.labels)
     if trusted is not None:
-        first = Labelled(trusted.inputs, trusted.labels)
-        if test is not None:
-            return Roles(training, marks, first, Labelled(test.inputs, test.labels), True)
-        if len(trusted) < 4:
-            raise InputError(f"trusted: {len(trusted)} samples are too few; half of them fit, half measure")
-        order = np.random.default_rng([seed, 2]).permutation(len(trusted))
-        half = len(trusted) // 2
-        fits, measures = (first.take(np.sort(part)) for part in (order[:half], order[half:]))
-        return Roles(training, marks, fits, measures, True)
-    if not division.held_out:
-        raise InputError("every user has one sample; nothing can be held out: give --trusted FILE")
+        fits = Labelled(trusted.inputs, trusted.labels)
+        if measures is None:
+            order = np.random.default_rng([seed, 2]).permutation(len(trusted))
+            half = len(trusted) // 2
+            fits, measures = (fits.take(np.sort(part)) for part in (order[:half], order[half:]))
+        return Roles(division.training, marks, fits, measures, True)
     fits_of, measures_of = [], []
     for place, own in enumerate(division.validation):
-        cut = own.size if test is not None else (own.size + place % 2) // 2  # users with one sample take turns
+        whole = measures is not None or not division.held_out
+        cut = own.size if whole else (own.size + place % 2) // 2  # users with one sample take turns
         fits_of.append(own[:cut])
         measures_of.append(own[cut:])
     fits = _take(data, np.concatenate(fits_of))
-    measures = _take(data, np.concatenate(measures_of)) if test is None else Labelled(test.inputs, test.labels)
-    if not len(fits) or not len(measures):
-        raise InputError("too few samples to hold any out; give --trusted FILE or --test FILE")
-    return Roles(training, marks, fits, measures, False)
+    if measures is None:
+        measures = _take(data, np.concatenate(measures_of))
+    return Roles(division.training, marks, fits, measures, False, division.held_out)
+
+
+def digest_rows(table: Any) -> NDArray[np.uint64]:
+    """Hash the content of every row, shape (N, 2); numbers count as 64-bit floats, whatever type they came in.
+
+    The type of an array is common to all users: hashing its bytes would let one user reorder another's samples.
+    """
+    if hasattr(table, "tocsr"):
+        rows: Any = table.tocsr(copy=True).astype(np.float64)
+        rows.sum_duplicates()
+        rows.eliminate_zeros()
+        edges = rows.indptr.tolist()
+        indices = rows.indices.astype(np.int64)
+        content = [indices[start:stop].tobytes() + rows.data[start:stop].tobytes() for start, stop in pairwise(edges)]
+    else:
+        dense = np.asarray(table)
+        if dense.dtype.kind in "biuf":
+            flat = dense.reshape(dense.shape[0], -1)
+            content = [row.astype(np.float64).tobytes() for row in flat]
+        else:
+            content = [repr(row).encode() for row in dense.tolist()]
+    hashed = b"".join(hashlib.blake2b(row, digest_size=_DIGEST_SIZE).digest() for row in content)
+    return np.frombuffer(hashed, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def list_rows(data: UserData, digests: NDArray[np.uint64]) -> Rows:
+    """Give the samples of each user in an order of their own: by content, then label, never by place in the input.
+
+    So a sub-model sees the same sequence however the samples of all users were mixed, and another user's samples
+    cannot move its own.
+    """
+    order = np.lexsort((data.labels, digests[:, 1], digests[:, 0], data.users))
+    edges = np.searchsorted(data.users[order], np.arange(data.n_users + 1))
+    return tuple(order[start:stop] for start, stop in pairwise(edges))
 
 
 def digest_data(data: UserData) -> str:
@@ -234,9 +282,10 @@ def digest_data(data: UserData) -> str:
     digests = digest_rows(as_matrix(data.inputs, data.schema))
     names = np.array(data.class_names, dtype=object)[data.labels]
     total = hashlib.sha256()
-    for user, own in zip(data.user_names, data.parts, strict=True):
-        order = own[np.lexsort((data.labels[own], digests[own, 1], digests[own, 0]))]
-        total.update(f"{user}\n{_digest(digests[order], names[order])}\n".encode())
+    rows = dict(zip(data.user_names, list_rows(data, digests), strict=True))
+    for user in sort_names(rows):  # a code may have the users in another order
+        own = rows[user]
+        total.update(f"{user}\n{_digest(digests[own], names[own])}\n".encode())
     return total.hexdigest()
 
 

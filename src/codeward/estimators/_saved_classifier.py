@@ -1,76 +1,29 @@
-"""A fitted classifier as a run folder and back: what `CodedClassifier.save` writes, serve, report and certify open."""
+"""A fitted classifier as the folder that ``codeward train`` writes, and back."""
 
-import hashlib
+import json
 import os
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward._files import write_atomic
 from codeward.codes import Code
-from codeward.data import Column, InputTable, Samples, Schema, read_records
+from codeward.data import InputTable, Schema, UserData
 from codeward.decoding import VoteSet
-from codeward.estimators._decisions import build_decoder
-from codeward.estimators._family import load_sub_models
-from codeward.estimators._guarded_training import write_record
+from codeward.estimators._decisions import NAMES, build_decoder
+from codeward.estimators._family import keep_models, load_sub_models
+from codeward.estimators._guarded_plan import GuardedPlan
+from codeward.estimators._guarded_training import KEPT, write_folder
 from codeward.estimators._kept_models import dump_model
-from codeward.estimators._table_models import TableModels
-from codeward.runs import Card, Cell, RunFolder, TrainConfig, describe_machine, find_cell, make_card
-from codeward.training import ModelStore, SubModels
+from codeward.runs import Card, Cell, RunFolder, TrainConfig, find_cell
+from codeward.training import ModelStore, plan_models
 
 Kind = TypeVar("Kind", bound="SavedClassifier")
-
-
-class OpenedModels:
-    """Sub-models of a folder behind the interface that the classifier asks for votes."""
-
-    def __init__(self, models: SubModels, schema: Schema) -> None:
-        self.models, self.schema = models, schema
-
-    def check_inputs(self, owner: Any, X: Any, reset: bool = False) -> Any:
-        """Read inputs as the folder's schema has them: records, a data frame, an array of numbers or images."""
-        if isinstance(X, InputTable | Samples):
-            return X
-        if self.schema.kind == "image":
-            images = np.asarray(X)
-            images = images[:, None] if images.ndim == 3 else images
-            if images.dtype != np.uint8 or images.shape[1:] != self.schema.columns[0].shape:
-                raise InputError(
-                    f"images: {images.dtype} {images.shape}, expected uint8 {self.schema.columns[0].shape}"
-                )
-            return images
-        if self.schema.kind == "features":
-            return np.asarray(X, dtype=np.float64).reshape(len(X), *self.schema.columns[0].shape)
-        if hasattr(X, "to_dict"):
-            return read_records(X.to_dict("records"), self.schema, "X")
-        records = (
-            X if len(X) and isinstance(X[0], dict) else [dict(zip(self.schema.names, row, strict=True)) for row in X]
-        )
-        return read_records(records, self.schema, "X")
-
-    def vote(self, models: Any, X: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the vote of each model on each input, shape (N, m)."""
-        if isinstance(X, np.ndarray) and X.dtype == np.uint8:
-            X = Samples(np.ascontiguousarray(X), np.zeros(len(X), dtype=np.int64))
-        return self.models.votes(X)
-
-
-def describe_inputs(X: Any) -> Schema | None:
-    """Return the schema of checked inputs: columns of a data frame by their types, a vector of numbers, or images.
-
-    None where columns have no names that tell them apart: such a classifier answers, but is not kept.
-    """
-    if hasattr(X, "iloc") and len({str(name) for name in X.columns}) < len(X.columns):
-        return None
-    if hasattr(X, "iloc"):
-        numeric = {str(name): kind.kind in "biuf" for name, kind in X.dtypes.items() if hasattr(kind, "kind")}
-        kinds = {name: "numeric" if numeric.get(str(name)) else "categorical" for name in X.columns}
-        return Schema(tuple(Column(str(name), kind) for name, kind in kinds.items()))
-    if getattr(X, "dtype", None) == np.uint8 and X.ndim == 4:
-        return Schema((Column("image", "image", shape=tuple(int(size) for size in X.shape[1:])),))
-    return Schema((Column("features", "numeric", shape=(int(X.shape[1]),)),))
 
 
 class SavedClassifier:
@@ -79,117 +32,112 @@ class SavedClassifier:
     classes_: NDArray[Any]
     code_: Code
     confusion_: NDArray[np.float64]
+    decoder_: Any
     estimators_: Any
+    schema_: Schema
     users_: NDArray[Any]
     validation_: VoteSet
-    schema_: Schema | None
-    users_hashed_: bool
-    n_attackers: int
     decoder: Any
+    estimator: Any
+    _plan: GuardedPlan | None
+    _models: Any
 
-    def save(self, folder: str | os.PathLike[str]) -> Card:
-        """Write the fitted classifier as a run folder, and its certificate card; return the card.
+    def save(self, folder: str | os.PathLike[str], data: bool = True) -> Card:
+        """Write the fitted classifier as the folder that ``codeward train`` writes; return its certificate card.
 
-        ``serve``, ``report``, ``decode``, ``certify`` and `load` open it. Half of the validation samples are kept as
-        such, figures are taken on the other half. Models are kept with skops (networks as safetensors), nothing is
-        pickled; a model that cannot be kept safely is refused by name. The data stay where they are, so that
-        ``revoke`` has nothing to train again from: ``codeward train`` is for that.
+        ``serve``, ``report``, ``decode``, ``certify``, ``ledger``, ``revoke`` and `load` open it. Models are kept with
+        skops (networks as safetensors), nothing is pickled; one that cannot be kept safely is refused by name. Figures
+        are taken on samples that trained nobody and fitted nothing.
 
         Parameters
         ----------
         folder : path-like
             Made; one that holds another run is refused.
+        data : bool
+            Keep the training data in the folder too (``data/``), so that ``codeward revoke`` has something to train
+            from. Without, whoever gets the folder gets no user's samples, and cannot revoke.
         """
+        plan, begin = self._plan, time.perf_counter()
+        if plan is None:
+            raise InputError("this classifier was loaded from a folder; copy that folder")
         if not isinstance(self.decoder, str):
-            raise InputError("decoder: a function cannot be kept; name one (bayes, plurality, consensus, groups)")
-        if self.schema_ is None:
-            raise InputError(
-                "two columns of the data frame have one name; only columns with names of their own are kept"
-            )
-        code = self.code_
-        if code.users is None:
-            code = Code(code.matrix, users=[str(user) for user in self.users_.tolist()], construction=code.construction)
-        place, k = RunFolder(folder), min(int(self.n_attackers), code.n_users)
-        config = TrainConfig.model_validate(
-            {
-                "dataset": place.path.resolve().name,
-                "users": code.n_users,
-                "attack": {"attackers": [0]},
-                "code": {"attackers": k},
-                "decoder": {"name": self.decoder if self.decoder == "groups" else "bayes", "max_attackers": k},
-                "train": {"data_digest": _digest(self.validation_)},
-            }
+            raise InputError(f"decoder: a function cannot be kept; name one ({', '.join(NAMES)})")
+        plan.roles.check()
+        place = RunFolder(folder)
+        kept: dict[str, UserData] = {}
+        if data and not hasattr(plan.data.inputs, "tocsr"):
+            kept = {"data": plan.data, "trusted": plan.trusted, "test": plan.test}  # type: ignore[dict-item]
+        end = "jsonl" if isinstance(plan.data.inputs, InputTable) else "npz"
+        home = place.path.resolve() / KEPT
+        files = {name: home / f"{name}.{end}" for name, given in kept.items() if given is not None}
+        recipe = b""
+        if files and plan.model.estimator is not None and not isinstance(self.estimator, str | None):
+            files["model"], recipe = home / f"model.{plan.model.form}.skops", dump_model(plan.model.estimator)
+        places = {name: str(path) if name != "model" else path.name for name, path in files.items()}
+        section = plan.config.train.model_copy(update=places)
+        plan = replace(
+            plan, config=plan.config.model_copy(update={"train": section, "dataset": place.path.resolve().name})
         )
-        place.open(config, code)
+        place.open(plan.config, plan.choice.code)
         cell = Cell(place, 0, 0)
-        store = ModelStore(cell.store)
-        about = {**self._keep(store), "decoder": self.decoder, "hashed": int(self.users_hashed_)}
-        votes, labels = self.validation_.votes, np.asarray(self.validation_.labels)
-        halves = {"validation": slice(0, None, 2), "clean": slice(1, None, 2)}
-        sets = {name: VoteSet(votes[rows], labels[rows], self.confusion_) for name, rows in halves.items()}
-        cell = cell.save_votes(sets, about)
-        cell = write_record(cell, config, 0.0)
-        card = make_card(cell, {"validation": "as handed to fit", "classes": "as handed to fit"}, title=config.dataset)
-        card = replace(card, guarantees=tuple(said for said in card.guarantees if said.property != "undo"))
-        card.save(place.card_file)
-        return card
+        keep_models(self._models, plan_models(plan.choice.code, plan.config.seed), ModelStore(cell.store))
+        for name, path in files.items():
+            if name == "model":
+                write_atomic(path, lambda out: out.write(recipe))
+            else:
+                _write_data(path, kept[name], plan.data.schema)
+        return write_folder(cell, plan, self._models, begin, {"decoder": self.decoder})[1]
 
     @classmethod
-    def load(cls: type[Kind], folder: str | os.PathLike[str]) -> Kind:
+    def load(cls: type[Kind], folder: str | os.PathLike[str], decoder: str | None = None) -> Kind:
         """Open a folder of `save` or of ``codeward train`` as a fitted classifier, to ask, not to fit again.
 
         Parameters
         ----------
         folder : path-like
+        decoder : str, optional
+            Which decoder answers; by default the one the folder was saved with, and for ``codeward train`` the one it
+            is served with.
         """
         cell = find_cell(folder)
-        models = load_sub_models(cell)
-        made: Any = cls(estimator=None, code=cell.code, n_attackers=cell.folder.config.code.attackers)  # type: ignore[call-arg]
-        schema = Schema.from_json(cell.about.get("schema"), f"{folder}: its schema")
-        made._opened = OpenedModels(models, schema)
+        config, models = cell.folder.config, load_sub_models(cell)
+        assert isinstance(config, TrainConfig)
+        kept = decoder or cell.about.get("decoder")
+        name = kept if isinstance(kept, str) else cell.decoding.name
+        made: Any = cls(code=cell.code, n_attackers=config.code.attackers, decoder=name)  # type: ignore[call-arg]
         names = cell.class_names or tuple(map(str, range(cell.n_classes)))
-        whole = all(name.isdecimal() for name in names)
-        made.classes_ = np.array([int(name) for name in names] if whole else names)
-        made.code_, made.design_, made.schema_, made.estimators_ = cell.code, None, schema, models
+        whole = all(text.isdecimal() for text in names)
+        made.classes_ = np.array([int(text) for text in names] if whole else names)
+        made.schema_ = Schema.from_json(cell.about.get("schema"), f"{folder}: its schema")
+        made.code_, made.design_, made._plan, made._models = cell.code, None, None, models
+        made.estimators_ = list(getattr(models, "models", ())) or models
         made.users_ = np.array([cell.code.user_name(user) for user in range(cell.code.n_users)])
-        made.users_hashed_, made.confusion_, made.validation_ = (
-            bool(cell.about.get("hashed")),
-            cell.confusion,
-            cell.validation,
-        )
-        name = cell.about.get("decoder")
-        kept = build_decoder(name, cell.code, cell.confusion, made.n_attackers) if isinstance(name, str) else None
-        # A folder of ``codeward train`` has a decoder that may read scores; the classifier asks for votes.
-        made.decoder, made.decoder_ = name or "bayes", kept or cell.decoder("bayes")
-        made.n_features_in_ = len(schema.columns) if schema.kind == "table" else int(np.prod(schema.columns[0].shape))
+        made.users_hashed_ = bool(cell.about.get("hashed"))
+        made.validation_, made.confusion_ = cell.validation, cell.confusion
+        rate = cell.decoding.false_alarm_rate
+        noise = (cell.confusion, made.n_attackers, cell.validation, rate)
+        made.decoder_ = cell.decoder() if kept is None else build_decoder(name, cell.code, *noise)
+        columns = made.schema_.columns
+        made.n_features_in_ = int(np.prod(columns[0].shape)) if columns[0].shape else len(columns)
         return made  # type: ignore[no-any-return]
 
-    def _keep(self, store: ModelStore) -> dict[str, Any]:
-        """Write the sub-models; return what the folder says about them."""
-        names = [str(name) for name in self.classes_.tolist()]
-        told: dict[str, Any] = {"classes": len(names), "class_names": names, "groups": [], **describe_machine("cpu")}
-        assert self.schema_ is not None  # `save` looked
-        told["schema"] = self.schema_.to_json()
-        models = self.estimators_
-        if isinstance(models, TableModels):
-            raise InputError("this classifier was loaded from a folder; copy that folder")
-        if not isinstance(models, list):
-            for number, key in enumerate(models.keys):
-                store.save_weights(key, models.weights(number), {"family": "networks"})
-            told |= {"family": "networks", "model": models.settings.architecture, "keys": list(models.keys)}
-            told |= {"training": models.settings.to_json(), "shape": list(models.shape)}
-        else:
-            contents = [dump_model(model) for model in models]
-            keys = [hashlib.sha256(b"classifier" + content).hexdigest() for content in contents]
-            for key, content in zip(keys, contents, strict=True):
-                store.save_bytes(key, content, {"family": "tables"}, "skops")
-            frame = self.schema_.kind == "table"
-            told |= {"family": "tables", "model": type(models[0]).__name__, "keys": keys, "training": {}}
-            told |= {"inputs": "frame" if frame else "matrix"}
-        count = len(told["keys"])
-        return told | {"work": {"models": count, "trained": count, "reused": 0}}
 
+def _write_data(path: Path, data: UserData, schema: Schema) -> None:
+    """Write samples so that reading them again gives the very same."""
+    labels, users = np.array(data.class_names)[data.labels], np.array(data.user_names)[data.users]
+    if not isinstance(data.inputs, InputTable):
+        arrays: dict[str, Any] = {"images" if schema.kind == "image" else "X": data.inputs, "y": labels}
+        arrays |= {} if data.hashed or len(data.user_names) == 1 else {"groups": users}
+        write_atomic(path, lambda out: np.savez_compressed(out, **arrays))
+        return
+    columns = {name: values.tolist() for name, values in data.inputs.columns.items()}
+    columns[schema.label or "y"] = labels.tolist()
+    if schema.user is not None:
+        columns[schema.user] = users.tolist()
 
-def _digest(given: VoteSet) -> str:
-    content = np.ascontiguousarray(given.votes).tobytes() + np.ascontiguousarray(given.labels).tobytes()
-    return hashlib.sha256(content).hexdigest()
+    def write(out: Any) -> None:
+        for row in zip(*columns.values(), strict=True):
+            values = (None if value != value else value for value in row)
+            out.write(json.dumps(dict(zip(columns, values, strict=True)), ensure_ascii=False).encode() + b"\n")
+
+    write_atomic(path, write)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
-from codeward.data import InputTable, Schema
+from codeward.data import Schema, UserData
 from codeward.estimators._kept_models import dump_model, load_model
-from codeward.estimators._model_choice import as_matrix
+from codeward.estimators._model_choice import ModelChoice, arrange
+from codeward.estimators._roles import Roles
 
 if TYPE_CHECKING:
     from codeward.training import ModelPlan, ModelStore
@@ -75,48 +76,43 @@ class TableModels:
 
     def votes(self, inputs: Any) -> NDArray[np.int64]:
         """Return each model's class for each input, shape (N, m)."""
-        rows = self._arrange(inputs)
-        place = {name: number for number, name in enumerate(self.class_names)}
+        rows = arrange(inputs, self.schema, self.form)
+        order = np.argsort(self.class_names)
+        names = np.array(self.class_names)[order]
+        votes = np.empty((rows.shape[0], self.n_models), dtype=np.int64)
         with _one_thread():
-            said = [model.predict(rows) if len(rows) else [] for model in self.models]
-        votes = np.empty((len(rows), self.n_models), dtype=np.int64)
-        for number, names in enumerate(said):
-            votes[:, number] = [place[str(name)] for name in names]
+            for number, model in enumerate(self.models if len(votes) else ()):
+                votes[:, number] = order[np.searchsorted(names, np.asarray(model.predict(rows)).astype(str))]
         return votes
 
     def scores(self, inputs: Any) -> NDArray[np.float32] | None:
         """Return log-probabilities of the classes, shape (N, m, c); None when a model gives labels only."""
         if not all(hasattr(model, "predict_proba") for model in self.models):
             return None
-        rows = self._arrange(inputs)
+        rows = arrange(inputs, self.schema, self.form)
         place = {name: number for number, name in enumerate(self.class_names)}
-        shares = np.full((len(rows), self.n_models, self.n_classes), _NEVER)
+        shares = np.full((rows.shape[0], self.n_models, self.n_classes), _NEVER)
         with _one_thread():
-            for number, model in enumerate(self.models if len(rows) else ()):
+            for number, model in enumerate(self.models if len(shares) else ()):
                 columns = [place[str(name)] for name in model.classes_]
                 shares[:, number, columns] = np.maximum(np.nan_to_num(model.predict_proba(rows)), _NEVER)
         scores: NDArray[np.float32] = np.log(shares).astype(np.float32)
         return scores
 
-    def _arrange(self, inputs: Any) -> Any:
-        if self.form == "frame" and isinstance(inputs, InputTable):
-            from pandas import DataFrame
-
-            return DataFrame(dict(inputs.columns))
-        return as_matrix(inputs, self.schema)
+    def save(self, store: "ModelStore", plans: "Sequence[ModelPlan]") -> None:
+        """Write the models under their keys; one that cannot be kept safely is refused by name."""
+        for key, model, plan in zip(self.keys, self.models, plans, strict=True):
+            store.save_bytes(key, dump_model(model), _tell(plan), "skops")
 
 
 def train_tables(
-    inputs: Any,
-    labels: NDArray[np.int64],
-    class_names: tuple[str, ...],
-    rows: Sequence[NDArray[np.int64]],
-    digests: Sequence[str],
+    data: UserData,
+    roles: Roles,
+    choice: ModelChoice,
     plans: "Sequence[ModelPlan]",
-    estimator: Any,
-    schema: Schema,
-    store: "ModelStore",
+    store: "ModelStore | None",
     progress: Progress | None = None,
+    n_jobs: int | None = None,
 ) -> TableModels:
     """Fit the sub-models of a code, or find them in the store.
 
@@ -126,53 +122,86 @@ def train_tables(
 
     Parameters
     ----------
-    inputs : InputTable or ndarray
-    labels : ndarray of int64, shape (N,)
-    class_names : tuple of str
-    rows : sequence of ndarray
-        Samples of each user that train, in canonical order.
-    digests : sequence of str
-        Of each user's training samples.
+    data : UserData
+    roles : Roles
+        Which samples of each user train.
+    choice : ModelChoice
+        Of the family ``tables``; its estimator is cloned for every row.
     plans : sequence of ModelPlan
         Users and seed of each row.
-    estimator : classifier
-        Unfitted; cloned for every row.
-    schema : Schema
-    store : ModelStore
+    store : ModelStore or None
+        Without one the models live in memory only.
     progress : Progress, optional
         Advanced by one a model.
+    n_jobs : int, optional
+        Models that are fitted at a time; changes no result.
+
+    Raises
+    ------
+    InputError
+        When not a single model can be fitted: no attacker reaches all of them, so it is not the data of a few.
     """
+    from sklearn.utils.parallel import Parallel, delayed
+
+    matrix, names = arrange(data.inputs, data.schema, choice.form), np.array(data.class_names, dtype=object)
+    keys = _make_keys(data.schema, roles, choice, plans, store is not None)
+    # A store that inherits from another takes a model over when it is asked whether it has it.
+    kept = {key: store.load_bytes(key) for key in keys if store is not None and store.holds(key)}
+    missing = [(key, plan) for key, plan in zip(keys, plans, strict=True) if key not in kept]
+    bar, failed, fitted = progress or silent(), [], {}
+    bar.advance(len(keys) - len(missing))
+
+    def prepare() -> Iterator[Any]:
+        for _, plan in missing:
+            own = np.concatenate([roles.training[user] for user in plan.users])
+            rows = matrix.iloc[own] if choice.form == "frame" else matrix[own]
+            yield delayed(_fit)(choice.estimator, rows, names[data.labels[own]], plan, data.class_names[0])
+
+    made = Parallel(n_jobs=n_jobs, return_as="generator")(prepare())
+    for (key, plan), (model, error) in zip(missing, made, strict=True):
+        if error:
+            _LOG.warning("sub-model of users %s could not be fitted and votes a constant: %s", plan.users, error)
+            failed.append(error)
+        if store is not None:
+            kept[key] = content = dump_model(model)
+            store.save_bytes(key, content, _tell(plan), "skops")
+        fitted[key] = model
+        bar.advance(1)
+    if failed and len(failed) == len(plans):
+        raise InputError(f"model: {choice.name} could be fitted to no users' samples ({failed[0]})")
+    # What votes is what is kept, also the first time.
+    models = [load_model(kept[key] or b"", f"model {key[:12]}") if key in kept else fitted[key] for key in keys]
+    return TableModels(tuple(models), data.class_names, data.schema, keys, len(missing), choice.form)
+
+
+def _make_keys(
+    schema: Schema, roles: Roles, choice: ModelChoice, plans: "Sequence[ModelPlan]", kept: bool
+) -> tuple[str, ...]:
+    """Return the content address of each model; of one that cannot be kept, and need not be, one of its name."""
     import sklearn
 
-    matrix, names = as_matrix(inputs, schema), np.array(class_names, dtype=object)
-    recipe = hashlib.sha256(dump_model(estimator)).hexdigest()
-    columns = [column.to_json() for column in schema.columns]
-    bar, trained, models, keys = progress or silent(), 0, [], []
-    with _one_thread():
-        for plan in plans:
-            content = {
-                "family": "tables",
-                "format": FORMAT,
-                "data": [digests[user] for user in plan.users],
-                "model": recipe,
-                "columns": columns,
-                "seed": plan.seed,
-                "scikit-learn": sklearn.__version__,
-            }
-            key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-            # A store that inherits from another takes a model over when it is asked whether it has it.
-            kept = store.load_bytes(key) if store.holds(key) else None
-            if kept is None:
-                own = np.concatenate([rows[user] for user in plan.users])
-                kept = dump_model(_fit(estimator, matrix[own], names[labels[own]], plan))
-                about = {"users": list(plan.users), "replica": plan.replica, "family": "tables"}
-                store.save_bytes(key, kept, about, "skops")
-                trained += 1
-            # What votes is what is kept, also the first time.
-            models.append(load_model(kept, f"model {key[:12]}"))
-            keys.append(key)
-            bar.advance(1)
-    return TableModels(tuple(models), class_names, schema, tuple(keys), trained)
+    try:
+        recipe = hashlib.sha256(dump_model(choice.estimator)).hexdigest()
+    except InputError:
+        if kept:
+            raise
+        recipe = f"unkept {choice.name}"
+    content = {
+        "family": "tables",
+        "format": FORMAT,
+        "model": recipe,
+        "columns": [column.to_json() for column in schema.columns],
+        "scikit-learn": sklearn.__version__,
+    } | ({"form": choice.form} if choice.form != "matrix" else {})
+    keys = []
+    for plan in plans:
+        own = {"data": [roles.digests[user] for user in plan.users], "seed": plan.seed}
+        keys.append(hashlib.sha256(json.dumps(content | own, sort_keys=True).encode()).hexdigest())
+    return tuple(keys)
+
+
+def _tell(plan: "ModelPlan") -> dict[str, Any]:
+    return {"users": list(plan.users), "replica": plan.replica, "family": "tables"}
 
 
 def load_tables(
@@ -192,27 +221,26 @@ def load_tables(
     return TableModels(tuple(models), class_names, schema, tuple(keys), form=form)
 
 
-def _fit(estimator: Any, rows: Any, labels: NDArray[Any], plan: "ModelPlan") -> Any:
+def _fit(estimator: Any, rows: Any, labels: NDArray[Any], plan: "ModelPlan", fallback: str) -> tuple[Any, str]:
+    """Fit one model; return it and, where it is a constant because it could not be fitted, why."""
     from sklearn.base import clone
     from sklearn.dummy import DummyClassifier
 
-    if len(labels) == 0:
-        raise InputError(f"the users {', '.join(map(str, plan.users))} of one sub-model have no samples to train on")
-    constant = DummyClassifier(strategy="most_frequent").fit(np.zeros((len(labels), 1)), labels.astype(str))
-    if (labels == labels[0]).all():
-        return constant
+    said = labels if len(labels) else np.array([fallback])  # a part of the hash may be empty
+    constant = DummyClassifier(strategy="most_frequent").fit(np.zeros((len(said), 1)), said.astype(str))
+    if (said == said[0]).all():
+        return constant, ""
     fresh = clone(estimator)
     seeded = sorted(name for name in fresh.get_params() if name.rpartition("__")[2] == "random_state")
     seeds = np.random.default_rng(plan.seed).integers(2**31 - 1, size=len(seeded))
     fresh.set_params(**{name: int(seed) for name, seed in zip(seeded, seeds, strict=True)})
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _one_thread():
             warnings.simplefilter("ignore")
-            return fresh.fit(rows, labels.astype(str))
+            return fresh.fit(rows, labels.astype(str)), ""
     except (ValueError, ArithmeticError) as error:
         # Data that no model can be fitted to stop nobody else's models: this one says its most frequent class.
-        _LOG.warning("sub-model of users %s could not be fitted and votes a constant: %s", plan.users, error)
-        return constant
+        return constant, " ".join(str(error).split())[:160]
 
 
 def _one_thread() -> Any:

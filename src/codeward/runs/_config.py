@@ -154,6 +154,16 @@ class TrainConfig(RunConfig):
 
     train: TrainSection = TrainSection()
 
+    @classmethod
+    def checked(cls, content: dict[str, Any]) -> "TrainConfig":
+        """Return a configuration; what is wrong with it is said in one line, with the name of the option."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = f"{str(first['loc'][-1]).replace('_', '-')}: " if first["loc"] else ""
+            raise InputError(where + first["msg"].removeprefix("Value error, ")) from error
+
     def _elsewhere(self) -> dict[str, Any]:
         places = {"data", "test", "trusted", "columns", "weights"}
         return {**super()._elsewhere(), "train": places}
