@@ -73,7 +73,7 @@ class PlannedClassifier:
         first = X[0] if isinstance(X, list | tuple | np.ndarray) and len(X) else None
         if isinstance(first, dict) and not reset:
             return X
-        shape = np.shape(X)
+        shape = np.shape(X) if isinstance(X, list | tuple | np.ndarray) else ()
         if isinstance(first, str) or (len(shape) in (3, 4) and 0 not in shape):
             if reset:
                 self.n_features_in_ = int(np.prod(shape[1:]))
