@@ -268,7 +268,9 @@ def _build(
         return UserData(inputs, labels, owners, classes, names, schema, False, firm, tuple(notes))
     if n_parts < 2:
         raise InputError(f"parts: expected at least 2, got {n_parts}")
-    rows = inputs.matrix().tolist() if isinstance(inputs, InputTable) else inputs
+    # A table of numbers is dealt like the same numbers in an array.
+    rows: Any = inputs.matrix() if isinstance(inputs, InputTable) else inputs
+    rows = rows.tolist() if getattr(rows, "dtype", None) == object else rows
     if hasattr(inputs, "tocsr"):
         thin: Any = inputs.tocsr(copy=True)
         thin.sum_duplicates()
