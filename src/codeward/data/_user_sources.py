@@ -270,7 +270,7 @@ def _build(
         raise InputError(f"parts: expected at least 2, got {n_parts}")
     # A table of numbers is dealt like the same numbers in an array.
     rows: Any = inputs.matrix() if isinstance(inputs, InputTable) else inputs
-    rows = rows.tolist() if getattr(rows, "dtype", None) == object else rows
+    rows = rows.tolist() if isinstance(inputs, InputTable) and rows.dtype.kind == "O" else rows
     if hasattr(inputs, "tocsr"):
         thin: Any = inputs.tocsr(copy=True)
         thin.sum_duplicates()
