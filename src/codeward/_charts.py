@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._figures import show_percent
+from codeward._figures import Share, show_percent, sum_up_shares
 from codeward._notebook import Drawing
 
 Marker = Literal["disc", "ring", "square", "frame"]
@@ -100,6 +100,19 @@ ATTACKER_STYLES = (
 ROC_TICKS = (0, 5, 10, 15, 20)
 
 
+def make_point(x: float, shares: Sequence[Share], name: str) -> Point:
+    """Return the mean of shares with its spread; the pointer is told the counts.
+
+    Examples
+    --------
+    >>> make_point(2, [{"count": 3, "of": 4}], "vote").title
+    'vote: 75.0% (3 of 4)'
+    """
+    values = [share["count"] / share["of"] for share in shares]
+    value, of = sum_up_shares(shares)
+    return Point(x, fmean(values), stdev(values) if len(values) > 1 else None, f"{name}: {value} ({of})")
+
+
 def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], label: str) -> Drawing:
     """Return detected triggered inputs against false alarms, a line a number of attackers, means over repeats.
 
@@ -174,6 +187,21 @@ def draw_lines(
         )
     opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
     return Drawing(f"{opening}{body}</svg>")  # texts were escaped one by one
+
+
+def draw_flagged(probability: NDArray[np.float64], total: int) -> Drawing:
+    """Draw of ``total`` inputs the share whose attack probability is above a threshold, by threshold.
+
+    Examples
+    --------
+    >>> "above 50.0%: 25.0% (1 of 4)" in draw_flagged(np.array([0.9, 0.2]), 4)
+    True
+    """
+    above = {tick: int((probability > tick / 100).sum()) for tick in range(0, 101, 5)}
+    points = tuple(make_point(t, [{"count": n, "of": max(total, 1)}], f"above {t:.1f}%") for t, n in above.items())
+    line = Line("alarms", "blue", False, "disc", points)
+    label = "Share of inputs with an alarm by threshold"
+    return draw_lines([line], label, "attack probability above, %", (0, 25, 50, 75, 100))
 
 
 def draw_sample(style: Style) -> Drawing:

@@ -1,8 +1,9 @@
 """Figures: shares as text by one rule, pictures as files with the same bytes for the same figure."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from codeward._errors import InputError
@@ -11,6 +12,8 @@ from codeward._files import write_atomic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: A figure with what it is a fraction of: ``count`` and ``of``.
+Share = dict[str, int]
 SUFFIXES = ("svg", "png", "pdf")
 
 
@@ -41,6 +44,27 @@ def show_count(figure: Mapping[str, int]) -> str:
     """
     value = figure["count"] / figure["of"] if figure["of"] else float("nan")
     return f"{show_percent(value)} ({figure['count']:,} of {figure['of']:,})"
+
+
+def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
+    """Return a share and its counts; of several, mean and sample standard deviation, and the denominators.
+
+    Examples
+    --------
+    >>> sum_up_shares([{"count": 1, "of": 4}])
+    ('25.0%', '1 of 4')
+    >>> sum_up_shares([{"count": 1, "of": 4}, {"count": 3, "of": 4}])
+    ('50.0% ± 35.4', '2 times 4')
+    """
+    kept = [share for share in shares if share["of"]]
+    if not kept:
+        return "none", ""
+    values = [100 * share["count"] / share["of"] for share in kept]
+    if len(kept) == 1:
+        return show_percent(values[0] / 100), f"{kept[0]['count']:,} of {kept[0]['of']:,}"
+    totals = sorted({share["of"] for share in kept})
+    of = f"{totals[0]:,}" if len(totals) == 1 else f"{totals[0]:,} to {totals[-1]:,}"
+    return f"{fmean(values):.1f}% ± {stdev(values):.1f}", f"{len(kept)} times {of}"
 
 
 def check_plot_path(path: str | os.PathLike[str]) -> str:

@@ -85,11 +85,14 @@ class Sheet:
         The table, all columns of one length.
     draw : callable
         Makes the picture.
+    drawn : bool
+        Whether the picture says all that the table does, so that a notebook shows no table.
     """
 
     title: str
     columns: Mapping[str, Sequence[Any]]
     draw: Callable[[], Drawing]
+    drawn: bool = False
 
 
 class Displayed:
@@ -112,7 +115,8 @@ class Displayed:
 
     def _repr_html_(self) -> str:
         sheet = self._sheet()
-        return f"<p>{escape(sheet.title)}</p>{sheet.draw()._repr_html_()}{_tabulate(sheet.columns)}"
+        table = "" if sheet.drawn else _tabulate(sheet.columns)
+        return f"<p>{escape(sheet.title)}</p>{sheet.draw()._repr_html_()}{table}"
 
 
 def _tabulate(columns: Mapping[str, Sequence[Any]]) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, UnmetError
 from codeward._figures import check_plot_path, save_figure
+from codeward._notebook import Displayed, Sheet
 
 #: The two threat models: hit models all say one target, or each says anything (NOTATION.md).
 Threat = Literal["deterministic", "arbitrary"]
@@ -47,7 +48,7 @@ class Witness:
 
 
 @dataclass(frozen=True, eq=False)
-class Certificates:
+class Certificates(Displayed):
     r"""Certified radii of N inputs, in input order (Propositions 18 to 22 and 34 to 38 of docs/theory.md).
 
     The votes are taken as those of clean models. ``radius[i] = k`` promises that no attack by k or fewer users, under
@@ -79,6 +80,9 @@ class Certificates:
         ``radius[i]`` for every other label, and -1 for the label that the output has without any attacker. Exact where
         patterns were searched and for partitions, else a sound lower bound.
 
+    users : tuple of str or None
+        Names of the users, where the code has any.
+
     Examples
     --------
     >>> from codeward import Code, certify
@@ -89,6 +93,8 @@ class Certificates:
     array([[ 1, -1]])
     >>> found.reason(0)
     'users 0, 1 together change the output when every model they reach says 0'
+    >>> found.plot()
+    <Drawing: Share of inputs whose label no k users can change>
     """
 
     labels: NDArray[np.int64]
@@ -101,6 +107,7 @@ class Certificates:
     searched: int
     opponents: NDArray[np.int64] | None = None
     radius_to: NDArray[np.int64] | None = None
+    users: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return int(self.labels.size)
@@ -120,7 +127,7 @@ class Certificates:
             return "no verdict on the given votes, so there is no label to certify"
         witness, k = self.witness(index), int(self.radius[index])
         if witness is not None:
-            names = ", ".join(map(str, witness.attackers))
+            names = ", ".join(self.users[user] if self.users else str(user) for user in witness.attackers)
             who = f"user {names} alone changes" if k == 0 else f"users {names} together change"
             if witness.opponent is not None and witness.n_opponent:
                 split = f"{witness.n_opponent} of the models they reach vote {witness.opponent} and the others"
@@ -135,6 +142,23 @@ class Certificates:
         if k >= self.searched:
             return f"not broken by any set of at most {k} users, the largest searched"
         return f"lower bound: neither an attack by {k + 1} users nor a proof that there is none was found in time"
+
+    def _sheet(self) -> Sheet:
+        from codeward._charts import ATTACKER_STYLES, Line, draw_lines, make_point
+
+        columns = {
+            "label": self.labels.tolist(),
+            "radius": self.radius.tolist(),
+            "exact": self.exact.tolist(),
+            "why not more": [self.reason(index) for index in range(len(self))],
+        }
+        total, sizes = max(len(self), 1), range(int(self.radius.max(initial=0)) + 2)
+        held = [{"count": int(((self.radius >= k) & (self.labels >= 0)).sum()), "of": total} for k in sizes]
+        points = tuple(make_point(k, [share], f"k = {k}") for k, share in enumerate(held))
+        line = Line(self.decoder, ATTACKER_STYLES[1].kind, False, ATTACKER_STYLES[1].marker, points)
+        label = "Share of inputs whose label no k users can change"
+        title = f"{self.decoder}, threat model {self.threat}: {label.lower()}, of {len(self):,}"
+        return Sheet(title, columns, lambda: draw_lines([line], label, "attackers k", sizes))
 
 
 def join_certificates(parts: list[Certificates]) -> Certificates:
@@ -162,6 +186,7 @@ def join_certificates(parts: list[Certificates]) -> Certificates:
         searched=min(part.searched for part in parts),
         opponents=_join([part.opponents for part in parts]),
         radius_to=_join([part.radius_to for part in parts]),
+        users=parts[0].users,
     )
 
 

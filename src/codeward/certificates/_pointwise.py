@@ -236,6 +236,7 @@ def _finish(
         searched=limit,
         opponents=None if opponents is None else opponents[back],
         radius_to=None if to is None else to[back],
+        users=code.users,
     )
 
 

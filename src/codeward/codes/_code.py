@@ -18,10 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward._files import open_regular, read_json, read_npy, write_atomic, write_text_atomic
+from codeward._notebook import Displayed, Sheet
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Code:
+class Code(Displayed):
     r"""A binary matrix :math:`H \in \{0,1\}^{m \times n}`; :math:`H_{ij} = 1` when model i learns from user j.
 
     Parameters
@@ -46,6 +47,8 @@ class Code:
     (2, 3, 2)
     >>> code.pattern([0]).tolist()  # the models that learn from ann
     [True, False]
+    >>> code.plot()  # a notebook shows it; .save("code.svg") writes it
+    <Drawing: Code matrix: 2 sub-models, 3 users>
     """
 
     matrix: NDArray[np.bool_]
@@ -118,6 +121,13 @@ class Code:
     def load(cls, path: str | os.PathLike[str]) -> "Code":
         """Read a code file written by `save` or by anyone: CSV of 0/1, ``.npy`` or ``.json``."""
         return load_code(path)
+
+    def _sheet(self) -> Sheet:
+        from codeward._charts import draw_matrix
+
+        columns = {self.user_name(user): self.column(user).astype(int).tolist() for user in range(self.n_users)}
+        title = f"{self.n_models} sub-models, each of at least {self.row_weight} of {self.n_users} users"
+        return Sheet(title, columns, lambda: draw_matrix(self.matrix, self.users), drawn=True)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Code):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, UnmetError
+from codeward._notebook import Displayed, Sheet
 from codeward._progress import Progress, silent
 from codeward.codes._code import Code
 from codeward.codes._guarantees import (
@@ -38,7 +39,7 @@ MAX_RECHECKED = 300_000
 
 
 @dataclass(frozen=True)
-class Design:
+class Design(Displayed):
     """A code and what is known about it.
 
     Attributes
@@ -88,6 +89,14 @@ class Design:
     timed_out: bool
     grouped: bool
     note: str
+
+    def _sheet(self) -> Sheet:
+        found = self.code._sheet()
+        bound = (
+            "that is optimal" if not self.gap else f"no code for the request has fewer than {self.models_lower_bound}"
+        )
+        asked = f"{self.guarantee} {self.n_attackers} of {self.code.n_users} users, margin {self.margin}"
+        return replace(found, title=f"{found.title} ({bound}); asked for: {asked}. {self.construction}")
 
 
 def design(

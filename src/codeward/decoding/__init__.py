@@ -24,6 +24,7 @@ from codeward.decoding._decoded import (
     distinct_rows,
     roc_curve,
 )
+from codeward.decoding._explained import ExplainedVerdict, explain_verdict
 from codeward.decoding._factory import DECODERS, make_decoder
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
@@ -43,6 +44,7 @@ __all__ = [
     "Decoded",
     "Decoder",
     "EvidenceDecoder",
+    "ExplainedVerdict",
     "PluralityDecoder",
     "Pooled",
     "RocCurve",
@@ -60,6 +62,7 @@ __all__ = [
     "decode_batch",
     "distinct_rows",
     "estimate_confusion",
+    "explain_verdict",
     "load_scores",
     "load_votes",
     "make_decoder",

@@ -144,7 +144,7 @@ class BayesDecoder:
         parts = [self._decode_distinct(chunk) for chunk in self._chunks(distinct)]
         if not parts:
             parts = [self._decode_distinct(distinct)]
-        return Decoded.concatenate(parts).take(inverse)
+        return Decoded.concatenate(parts).take(inverse).named(self.code.users)
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,): `decode` without attackers."""

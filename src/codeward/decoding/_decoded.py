@@ -1,13 +1,15 @@
 """What a decoder answers, how alarms are told, and how well answers match the truth."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
+from codeward._notebook import Displayed, Sheet
 from codeward.decoding._attacker_sets import SHOWN, TIE_TOLERANCE
 
 #: Attack probability above which an input is an alarm, unless a threshold is given.
@@ -17,7 +19,7 @@ NO_VERDICT = -1
 
 
 @dataclass(frozen=True)
-class Decoded:
+class Decoded(Displayed):
     """Verdicts on N inputs.
 
     Attributes
@@ -43,6 +45,8 @@ class Decoded:
         names nobody.
     more_sets : ndarray of int64, shape (N,)
         How many more there are; at least so many where the sum is pruned.
+    users : tuple of str or None
+        Names of the users, where the code has any.
     agreed : ndarray of bool, shape (N,)
         All models vote alike. No code can tell such an input from a clean one, so it is never an alarm.
 
@@ -54,6 +58,8 @@ class Decoded:
     (array([1, 0]), array([ True, False]))
     >>> len(Decoded.concatenate([found, found.take([0])]))
     3
+    >>> found.plot()
+    <Drawing: Share of inputs with an alarm by threshold>
     """
 
     labels: NDArray[np.int64]
@@ -66,6 +72,7 @@ class Decoded:
     suspect_sets: Sequence[tuple[tuple[int, ...], ...]]
     more_sets: NDArray[np.int64]
     agreed: NDArray[np.bool_]
+    users: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
@@ -91,6 +98,7 @@ class Decoded:
             [found for part in parts for found in part.suspect_sets],
             np.concatenate([part.more_sets for part in parts]),
             np.concatenate([part.agreed for part in parts]),
+            parts[0].users,
         )
 
     @classmethod
@@ -131,7 +139,30 @@ class Decoded:
             [self.suspect_sets[row] for row in chosen.tolist()],
             self.more_sets[chosen],
             self.agreed[chosen],
+            self.users,
         )
+
+    def named(self, users: tuple[str, ...] | None) -> "Decoded":
+        """Return the verdicts with names of the users."""
+        return self if users is None else replace(self, users=users)
+
+    def name_users(self, users: Sequence[int]) -> tuple[int | str, ...]:
+        """Return users by name, or as the indices they are."""
+        return tuple(users) if self.users is None else tuple(self.users[user] for user in users)
+
+    def _sheet(self) -> Sheet:
+        from codeward._charts import draw_flagged
+
+        columns = {
+            "label": self.labels.tolist(),
+            "attack probability": self.attack_probability.tolist(),
+            "suspects": [self.name_users(found) for found in self.suspects],
+            "target": self.targets.tolist(),
+            "explanations": (np.array([len(sets) for sets in self.suspect_sets], dtype=int) + self.more_sets).tolist(),
+        }
+        draw = partial(draw_flagged, self.attack_probability[~self.agreed], len(self))
+        title = f"Verdicts on {len(self):,} inputs, {int(self.alarms().sum()):,} alarms above {ALARM}"
+        return Sheet(title, columns, draw)
 
     def alarms(self, threshold: float = ALARM) -> NDArray[np.bool_]:
         """Return the inputs whose attack probability is *above* the threshold, shape (N,).

@@ -319,7 +319,7 @@ class TwoGroupDecoder:
         labels, targets = first_best(by_label), first_best(by_target)
         named = join_ranked(suspects)
         known = (labels, attacked, targets, named.certain, by_user, by_label, np.zeros(size))
-        return Decoded(*known, named.sets, named.more, have_agreed(distinct)).take(inverse)
+        return Decoded(*known, named.sets, named.more, have_agreed(distinct)).take(inverse).named(self.code.users)
 
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,)."""

@@ -163,6 +163,7 @@ class ConsensusDecoder:
             suspects.sets,
             suspects.more,
             have_agreed(distinct),
+            self.code.users,
         ).take(inverse)
 
     def _list_minimal(self, dissent: NDArray[np.bool_]) -> tuple[list[tuple[int, ...]], int]:

@@ -14,7 +14,9 @@ from codeward._charts import (
     draw_matrix,
     draw_roc,
     draw_sample,
+    make_point,
 )
+from codeward._figures import Share, sum_up_shares
 from codeward.report._card_page import build_card, write_card
 from codeward.report._comparison_page import ComparedRecords, tabulate_comparison, write_comparison
 from codeward.report._page import adopt_svg, write_page
@@ -27,21 +29,18 @@ from codeward.report._run_report import (
     save_tables,
     write_report,
 )
-from codeward.report._run_sections import draw_accuracy
 from codeward.report._table_builder import (
     Groups,
-    Share,
     Table,
     TableEntry,
     auc_cell,
     count_attackers,
     count_repeats,
-    make_point,
     make_table,
     shaded_cell,
     share_cell,
-    sum_up_shares,
 )
+from codeward.runs import draw_accuracy
 
 __all__ = [
     "ATTACKER_STYLES",

@@ -2,12 +2,12 @@
 
 import os
 
-from codeward._charts import ATTACKER_STYLES, Line, Panel, draw_lines
+from codeward._charts import ATTACKER_STYLES, Line, Panel, draw_lines, make_point
 from codeward._figures import show_count
 from codeward._files import write_text_atomic
 from codeward._notebook import Drawing
 from codeward.report._page import write_page
-from codeward.report._table_builder import Table, TableEntry, make_point, share_cell
+from codeward.report._table_builder import Table, TableEntry, share_cell
 from codeward.runs import Card, count_words, sum_up_guarantees
 
 

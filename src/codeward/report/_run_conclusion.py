@@ -8,12 +8,21 @@ import numpy as np
 from markupsafe import Markup
 
 from codeward._charts import draw_matrix
-from codeward._figures import show_percent
+from codeward._figures import show_percent, sum_up_shares
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._run_sections import Content, count_users, enter_texts, tabulate
-from codeward.report._table_builder import count_attackers, sum_up_shares
-from codeward.runs import Cell, decoder_figures, rate, state_guarantees, sum_up_guarantees
+from codeward.report._table_builder import count_attackers
+from codeward.runs import (
+    Cell,
+    decoder_figures,
+    draw_input,
+    list_class_names,
+    pick_input,
+    rate,
+    state_guarantees,
+    sum_up_guarantees,
+)
 
 #: A label counts as defended where the decoder finds at least this part of what models out of reach know.
 DEFENDED = 0.9
@@ -133,17 +142,12 @@ def show_votes(cells: Sequence[Cell], inspection: Inspection) -> dict[str, Any]:
     chosen = [cell for cell in attacked if cell.n_attackers == covered] or attacked
     if not chosen:
         return {"votes_picture": None}
-    cell, group = chosen[0], chosen[0].groups[0]
-    given = cell.triggered[0]
-    assert given.labels is not None  # the votes of a cell have labels
-    says_target = (given.votes == group.target).sum(axis=1)
-    others = np.flatnonzero(given.labels != group.target)
-    if not others.size:
+    cell, row = chosen[0], pick_input(chosen[0])
+    if row is None:
         return {"votes_picture": None}
-    row = int(others[np.argmax(says_target[others] * 2 > cell.code.n_models)])
-    label, names = int(given.labels[row]), cell.class_names
-    words = [str(names[one]) if names else str(one) for one in range(cell.n_classes)]
-    votes, users = given.votes[row].tolist(), ", ".join(group.names)
+    given, group, words = cell.triggered[0], cell.groups[0], list_class_names(cell)
+    assert given.labels is not None  # the votes of a cell have labels
+    votes, label, users = given.votes[row].tolist(), int(given.labels[row]), ", ".join(group.names)
     counts = Counter(votes)
     winner = min(counts, key=lambda vote: (-counts[vote], vote))
     caption = (
@@ -152,10 +156,7 @@ def show_votes(cells: Sequence[Cell], inspection: Inspection) -> dict[str, Any]:
         f"input is of class {words[label]}. On the right what each sub-model says, green where it is right: a plain "
         f"vote says {words[winner]} ({counts[winner]} of {len(votes)}). Which rows obey tells who attacked."
     )
-    told = f"{cell.code.n_models} sub-models vote on one triggered input; {votes.count(label)} say the true label"
-    says, right = [words[vote] for vote in votes], [vote == label for vote in votes]
-    picture = draw_matrix(cell.code.matrix, cell.code.users, group.attackers, says, right, told)
-    return {"votes_picture": picture, "votes_caption": caption}
+    return {"votes_picture": draw_input(cell, row), "votes_caption": caption}
 
 
 def tell_promise(cells: Sequence[Cell], found: Inspection, kept: Agreement | None) -> Content:

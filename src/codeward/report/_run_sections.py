@@ -7,21 +7,12 @@ from typing import Any
 import yaml
 
 from codeward._charts import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc
-from codeward._figures import show_percent
-from codeward._notebook import Drawing
+from codeward._figures import Share, show_percent, sum_up_shares
 from codeward.certificates import CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._run_measures import Detection, describe_decoder, describe_training
-from codeward.report._table_builder import (
-    Share,
-    Table,
-    TableEntry,
-    count_attackers,
-    make_point,
-    show_number,
-    sum_up_shares,
-)
-from codeward.runs import ALARM, Cell, decoder_figures, load_revocation
+from codeward.report._table_builder import Table, TableEntry, show_number
+from codeward.runs import ALARM, Cell, decoder_figures, draw_accuracy, load_revocation
 
 Content = dict[str, Any]
 _KEPT, _SIDES = ("all", "other_labels"), ("rightly", "wrongly")
@@ -132,30 +123,6 @@ def tell_figures(cells: Sequence[Cell], inspection: Inspection) -> Content:
     }
 
 
-def draw_accuracy(cells: Sequence[Cell]) -> Drawing:
-    """Draw right labels of vote and decoder against the number of attackers, like one panel of the paper's Figure 5.
-
-    A line is the mean over repeats, a bar its standard deviation.
-
-    Examples
-    --------
-    >>> "attackers" in draw_accuracy([])
-    True
-    """
-    sizes = sorted({cell.n_attackers for cell in cells})
-    lines = []
-    for decoder, word, style in (
-        ("plurality", "vote", ATTACKER_STYLES[0]),
-        ("right", "decoder", ATTACKER_STYLES[1]),
-    ):
-        shares: dict[int, list[Share]] = {}
-        for cell in cells:
-            shares.setdefault(cell.n_attackers, []).extend(list_shares(cell, decoder))
-        points = tuple(make_point(size, shares[size], f"{word}, {count_attackers(size)}") for size in sizes)
-        lines.append(Line(word, style.kind, style.dashed, style.marker, points))
-    return draw_lines(lines, "Accuracy by number of attackers", "attackers", sizes or (0, 1))
-
-
 def tell_detection(detections: Sequence[Detection]) -> Content:
     """Tell how well attacks are told from clean inputs, from the vote files."""
     if not detections:
@@ -214,17 +181,6 @@ def tell_certificates(curves: Mapping[str, CertifiedCurve], notes: Sequence[str]
     chart = draw_lines(lines, "Certified accuracy by attackers", "attackers k", range(top + 1))
     panel = Panel("Certified accuracy", "by number of attackers", chart)
     return {"certified": table, "certified_panels": [panel], "certificate_notes": notes}
-
-
-def list_shares(cell: Cell, name: str) -> list[Share]:
-    """Return a figure of a cell on all triggered inputs, one a group, or on clean ones without attackers.
-
-    ``plurality`` is the plain vote's; ``right`` and ``alarms`` are the run's own decoder's.
-    """
-    figures, own = cell.record["figures"], decoder_figures(cell.record)
-    if name == "plurality":
-        return [part["all"][name] for part in [group["triggered"] for group in figures["groups"]] or [figures["clean"]]]
-    return [group["all"][name] for group in own["groups"]] or [own["clean"][name]]
 
 
 def _tabulate_attack(cells: Sequence[Cell], inspection: Inspection) -> Table:

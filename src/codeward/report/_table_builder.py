@@ -9,12 +9,10 @@ from html import escape
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from codeward._charts import Point
-from codeward._figures import show_percent
+from codeward._figures import Share, sum_up_shares
 from codeward.report._page import find_templates
 
 Mark = Literal["", "good", "weak", "full", "partly", "none", "past", "wrap"]
-Share = dict[str, int]
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
 _LATEX |= {"^": r"\textasciicircum{}", "±": r"$\pm$", "→": r"$\to$", "<": r"$<$", ">": r"$>$"}
 
@@ -155,40 +153,6 @@ class Table:
         heads, *rows = self.list_rows()
         found = [dict(zip(heads, row, strict=True)) for row in rows]
         return {"name": self.name, "title": self.title, "note": self.note, "rows": found}
-
-
-def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
-    """Return a share and its counts; of several, mean and sample standard deviation, and the denominators.
-
-    Examples
-    --------
-    >>> sum_up_shares([{"count": 1, "of": 4}])
-    ('25.0%', '1 of 4')
-    >>> sum_up_shares([{"count": 1, "of": 4}, {"count": 3, "of": 4}])
-    ('50.0% ± 35.4', '2 times 4')
-    """
-    kept = [share for share in shares if share["of"]]
-    if not kept:
-        return "none", ""
-    values = [100 * share["count"] / share["of"] for share in kept]
-    if len(kept) == 1:
-        return show_percent(values[0] / 100), f"{kept[0]['count']:,} of {kept[0]['of']:,}"
-    totals = sorted({share["of"] for share in kept})
-    of = f"{totals[0]:,}" if len(totals) == 1 else f"{totals[0]:,} to {totals[-1]:,}"
-    return f"{fmean(values):.1f}% ± {stdev(values):.1f}", f"{len(kept)} times {of}"
-
-
-def make_point(x: float, shares: Sequence[Share], name: str) -> Point:
-    """Return the mean of shares with its spread; the pointer is told the counts.
-
-    Examples
-    --------
-    >>> make_point(2, [{"count": 3, "of": 4}], "vote").title
-    'vote: 75.0% (3 of 4)'
-    """
-    values = [share["count"] / share["of"] for share in shares]
-    value, of = sum_up_shares(shares)
-    return Point(x, fmean(values), stdev(values) if len(values) > 1 else None, f"{name}: {value} ({of})")
 
 
 def show_number(values: Sequence[float], digits: int = 2) -> str:

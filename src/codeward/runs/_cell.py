@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import open_regular, read_json, read_npz, write_atomic, write_text_atomic
+from codeward._notebook import Displayed, Sheet
 from codeward.codes import Code
 from codeward.decoding import (
     Assumptions,
@@ -51,7 +52,7 @@ _RECORD_TOO: dict[str, type] = {"revoked": dict, "federated": dict, "hardware": 
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Displayed):
     """One repeat of a run under one number of attackers; each has its own models.
 
     Everything is read when it is first asked for, and checked: files that do not belong together are an `InputError`.
@@ -330,6 +331,11 @@ class Cell:
         name = name or self.decoding.name
         noise = self.confusion if name in ("bayes", "groups") else self.validation
         return make_decoder(name, self.code, noise, assumptions or self.assumptions, self.n_classes)
+
+    def _sheet(self) -> Sheet:
+        from codeward.runs._listing import describe_cell
+
+        return describe_cell(self)
 
     # Writing.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from codeward._errors import InputError
 from codeward._files import remove_leftovers, write_text_atomic
+from codeward._notebook import Displayed, Sheet
 from codeward.codes import Code, design, named_code
 from codeward.runs._config import FederatedConfig, RunConfig, TrainConfig, read_config, read_stored
 from codeward.runs._records import load_record
@@ -16,7 +17,7 @@ from codeward.runs._yaml import read_yaml
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunFolder(Displayed):
     """What a run keeps, in one folder: of `codeward run`, `reproduce`, `federate` and `revoke` alike.
 
     ``config.yaml``, ``code.json``, and folders ``records`` (one a cell), ``votes`` (vote files of a cell, and a JSON
@@ -173,6 +174,11 @@ class RunFolder:
             file = self.record(*cell)
             if load_record(file).get("code_digest") != code.digest:
                 raise InputError(f"{file}: a record of another code than {self.code_file}; was the folder edited?")
+
+    def _sheet(self) -> Sheet:
+        from codeward.runs._listing import describe_run
+
+        return describe_run(self)
 
 
 def name_cell(repeat: int, n_attackers: int) -> str:

@@ -56,7 +56,8 @@ class FittedDecoder:
         """
         evidence, inverse = self._weigh(observed)
         by_votes = self.paper_.decode(evidence.votes).label_probability
-        return give_verdicts(evidence, self.explanations_, self.tuned_, by_votes).take(inverse)
+        found = give_verdicts(evidence, self.explanations_, self.tuned_, by_votes)
+        return found.take(inverse).named(self.code.users)
 
     def predict(self, observed: ArrayLike) -> NDArray[np.int64]:
         """Labels of N inputs, shape (N,)."""
