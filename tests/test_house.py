@@ -1,6 +1,7 @@
 """How the package is built: names mean one thing, modules stay readable, nobody reaches into private rooms."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -70,3 +71,10 @@ def test_a_class_name_means_one_thing():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(str(file.relative_to(SOURCE)))
     assert not {name: files for name, files in homes.items() if len(files) > 1}
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_percentages_are_written_by_one_rule(file):
+    # codeward._figures.show_percent, or draw.js's twin of it: no format of its own anywhere else.
+    own = re.findall(r":[ ,]?\.\d(?:%|f\}%)", file.read_text(encoding="utf-8"))
+    assert not own or file.name == "_figures.py"

@@ -198,7 +198,9 @@ def draw_flagged(probability: NDArray[np.float64], total: int) -> Drawing:
     True
     """
     above = {tick: int((probability > tick / 100).sum()) for tick in range(0, 101, 5)}
-    points = tuple(make_point(t, [{"count": n, "of": max(total, 1)}], f"above {t:.1f}%") for t, n in above.items())
+    points = tuple(
+        make_point(t, [{"count": n, "of": max(total, 1)}], f"above {show_percent(t / 100)}") for t, n in above.items()
+    )
     line = Line("alarms", "blue", False, "disc", points)
     label = "Share of inputs with an alarm by threshold"
     return draw_lines([line], label, "attack probability above, %", (0, 25, 50, 75, 100))

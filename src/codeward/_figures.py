@@ -46,6 +46,18 @@ def show_count(figure: Mapping[str, int]) -> str:
     return f"{show_percent(value)} ({figure['count']:,} of {figure['of']:,})"
 
 
+def sum_up_rates(values: Sequence[float]) -> str:
+    """Write a share in 0..1; of several, mean and sample standard deviation in percent.
+
+    Examples
+    --------
+    >>> sum_up_rates([0.25]), sum_up_rates([0.25, 0.75])
+    ('25.0%', '50.0% ± 35.4')
+    """
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{show_percent(fmean(values))}{spread}"
+
+
 def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
     """Return a share and its counts; of several, mean and sample standard deviation, and the denominators.
 
@@ -59,12 +71,12 @@ def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
     kept = [share for share in shares if share["of"]]
     if not kept:
         return "none", ""
-    values = [100 * share["count"] / share["of"] for share in kept]
+    said = sum_up_rates([share["count"] / share["of"] for share in kept])
     if len(kept) == 1:
-        return show_percent(values[0] / 100), f"{kept[0]['count']:,} of {kept[0]['of']:,}"
+        return said, f"{kept[0]['count']:,} of {kept[0]['of']:,}"
     totals = sorted({share["of"] for share in kept})
     of = f"{totals[0]:,}" if len(totals) == 1 else f"{totals[0]:,} to {totals[-1]:,}"
-    return f"{fmean(values):.1f}% ± {stdev(values):.1f}", f"{len(kept)} times {of}"
+    return said, f"{len(kept)} times {of}"
 
 
 def check_plot_path(path: str | os.PathLike[str]) -> str:

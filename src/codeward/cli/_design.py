@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 from codeward._files import read_bytes
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def design(
     optimal = "optimal" if found.gap == 0 else f"{found.gap} above the lower bound {found.models_lower_bound}"
     print(f"{found.code.n_models} sub-models, {optimal}; {found.seconds:.1f} s")
     if sizes is not None:
-        print(f"the poorest model learns from {found.utilization:.1%} of the samples")
+        print(f"the poorest model learns from {show_percent(found.utilization)} of the samples")
     if found.note:
         print(found.note)
     print(_describe_margin(found.guarantee, found.margin))

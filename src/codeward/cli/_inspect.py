@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from codeward._figures import show_percent
+
 if TYPE_CHECKING:
     from codeward.codes import Inspection
 
@@ -56,7 +58,8 @@ def print_card(inspection: "Inspection", title: str = "") -> None:
     facts.add_row("sub-models", f"{code.n_models} ({gap})")
     facts.add_row("users", str(code.n_users))
     facts.add_row(
-        "row weight", f"{code.row_weight} (each model learns from at least {code.utilization:.0%} of the users)"
+        "row weight",
+        f"{code.row_weight} (each model learns from at least {show_percent(code.utilization)} of the users)",
     )
     if code.construction:
         facts.add_row("construction", code.construction)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError, UnmetError
+from codeward._figures import show_percent
 from codeward.certificates import certify_agreement, is_agreement_affordable
 from codeward.codes import Code, Design, design, inspect, partition_code
 from codeward.decoding import BayesDecoder, uniform_prior
@@ -217,7 +218,11 @@ def _explain(
     reasons = [f"{code.n_models} sub-models that {_say(guarantee)} {k} of {code.n_users} users"]
     if passed:
         reasons[0] += f" ({'; '.join(passed)}: not with {MOST_MODELS} sub-models or fewer)"
-    rate = f"{ASSUMED_ERROR:.0%}, assumed" if error is None else f"{error:.0%}, measured on trusted samples"
+    rate = (
+        f"{show_percent(ASSUMED_ERROR)}, assumed"
+        if error is None
+        else f"{show_percent(error)}, measured on trusted samples"
+    )
     spare = (margin - 1) // 2
     reasons.append(f"margin {margin}: absorbs {spare} wrong vote{'s' * (spare != 1)}; sub-models err on {rate}")
     if kept is not None and kept < k:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 from codeward._files import read_text
 from codeward.data import USERS, Schema, UserData, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
@@ -102,8 +103,8 @@ class GuardedPlan:
         largest = int(sizes.argmax())
         if not data.hashed and sizes[largest] > sizes.sum() / 2:
             lines.append(
-                f"user {data.user_names[largest]} has {sizes[largest] / sizes.sum():.0%} of all samples: sub-models "
-                "without it learn from little; if it is several parties, make it several users"
+                f"user {data.user_names[largest]} has {show_percent(sizes[largest] / sizes.sum())} of all samples: "
+                "sub-models without it learn from little; if it is several parties, make it several users"
             )
         return lines
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward._figures import show_percent
 from codeward._progress import Progress
 from codeward.certificates import (
     Agreement,
@@ -142,4 +143,4 @@ def describe_decoder(section: dict[str, Any]) -> str:
     name, many = section.get("name", "bayes"), f"up to {section['max_attackers']} attackers expected"
     if name in ("bayes", "groups"):
         return f"{name}, {many}, attack rate {section['attack_rate']:g}, success rate {section['success_rate']:g}"
-    return f"{name}, {many}, {section['false_alarm_rate']:.0%} false alarms"
+    return f"{name}, {many}, {show_percent(section['false_alarm_rate'])} false alarms"

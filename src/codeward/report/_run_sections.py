@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from codeward._charts import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc
-from codeward._figures import Share, show_percent, sum_up_shares
+from codeward._figures import Share, show_percent, sum_up_rates, sum_up_shares
 from codeward.certificates import CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._run_measures import Detection, describe_decoder, describe_training
@@ -46,7 +46,7 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
         "attack": "none: the users' data as they are"
         if own
         else f"{attack['kind']} trigger, groups of attackers: {attack['groups']}, "
-        f"{attack['fraction']:.0%} of an attacker's samples poisoned",
+        f"{show_percent(attack['fraction'])} of an attacker's samples poisoned",
         "training": describe_training(record),
         "decoder": describe_decoder(decoder),
         "seed, repeats": f"{record['seed']}, {config['repeats']}"
@@ -131,11 +131,11 @@ def tell_detection(detections: Sequence[Detection]) -> Content:
     curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
     for size in sorted({detection.n_attackers for detection in detections}):
         chosen = [detection for detection in detections if detection.n_attackers == size]
-        hits = [100 * detection.detected[0.05] for detection in chosen]
+        hits = [detection.detected[0.05] for detection in chosen]
         counts = f"{chosen[0].n_clean:,} clean, {chosen[0].n_every:,} triggered, {chosen[0].n_others:,} others"
         times = f"{len(chosen)} times" if len(chosen) > 1 else ""
         auc, of_others = [found.auc for found in chosen], [found.auc_others for found in chosen]
-        numbers = (show_number(auc, 3), show_number(of_others, 3), show_number(hits, 1) + "%")
+        numbers = (show_number(auc, 3), show_number(of_others, 3), sum_up_rates(hits))
         rows.append((*enter_texts(str(size), *numbers), TableEntry(counts, spread=times)))
         curves[size] = [(list(found.detected), list(found.detected.values())) for found in chosen]
     table = tabulate(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
+from codeward._figures import show_percent
 from codeward.report import Groups, Table, TableEntry, count_attackers, make_table, share_cell
 from codeward.reproduction._grid_folder import (
     OTHER,
@@ -74,7 +75,7 @@ def tabulate_weakest(grid: Grid) -> Table:
         "weakest",
         "The weakest attack of every run",
         "Votes for the target of models that learned from an attacker, on triggered inputs with another label: the "
-        f"lowest share of all repeats and numbers of attackers. Marked: under {WEAK:.0%}.",
+        f"lowest share of all repeats and numbers of attackers. Marked: under {show_percent(WEAK)}.",
         "data set",
         ("setting", *codes),
         tuple((name, tuple(rows)) for name, rows in groups.items()),
@@ -98,8 +99,8 @@ def tabulate_success(grid: Grid) -> Table:
         "success",
         "Whether the trigger works",
         "Votes for the target on triggered inputs whose label is another, of sub-models that learned from an attacker "
-        f"(hit) and of the others (clean), by number of attackers. Marked: under {WEAK:.0%} in some repeat, so that "
-        "little was defended against.",
+        f"(hit) and of the others (clean), by number of attackers. Marked: under {show_percent(WEAK)} in some repeat, "
+        "so that little was defended against.",
         "setting",
         ("code", *(f"hit, {size}" for size in sizes), *(f"clean, {size}" for size in sizes)),
         tuple((name, tuple(rows)) for name, rows in groups.items()),

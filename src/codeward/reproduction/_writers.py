@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._figures import save_figure
+from codeward._figures import save_figure, show_percent
 from codeward._files import read_json, write_text_atomic
 from codeward._progress import Progress, silent
 from codeward.attacks import AttackGroup, draw_groups, poison, trigger_inputs
@@ -281,7 +281,7 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
         curve, of = record["certified"], record["inputs"]
         shares = [curve[0], *(curve[k] if k < len(curve) else 0 for k in SHOWN)]
         single = record["single_model"]
-        row = [record["name"], str(record["models"]), f"{record['utilization']:.1%}"]
+        row = [record["name"], str(record["models"]), show_percent(record["utilization"])]
         row += [f"{100 * single['count'] / single['of']:.1f}", *(f"{100 * count / of:.1f}" for count in shares)]
         lines.append("| " + " | ".join(row) + " |")
     for record in attacks:
@@ -294,8 +294,8 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
             hit = cell.get("success_hit", {"count": 0, "of": 1})
             named, pooled, of = cell["named"], cell["pooled"], cell["inputs"]
             each = max(1, named["alarms"])
-            row = [size, str(cell.get("models_hit", 0)), f"{100 * hit['count'] / hit['of']:.1f}%"]
-            row += [f"{100 * cell[key] / of:.1f}%" for key in ("plurality_right", "right", "alarms")]
+            row = [size, str(cell.get("models_hit", 0)), show_percent(hit["count"] / hit["of"])]
+            row += [show_percent(cell[key] / of) for key in ("plurality_right", "right", "alarms")]
             row += [f"{named['rightly'] / each:.2f} / {named['wrongly'] / each:.2f}"]
             row += [f"{pooled['rightly']} / {pooled['wrongly']}"]
             lines.append("| " + " | ".join(row) + " |")
