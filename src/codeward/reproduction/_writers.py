@@ -33,6 +33,8 @@ RIDGE, TURNS = 0.03, (0.0, 10.0, -10.0)
 #: Numbers of groups of a partition, and Finite Aggregation's.
 PARTITIONS = (12, 50, 100, 269, 539)
 SHIFTED = (50, 2)
+#: Two consortia: who wrote MNIST, how many of each wrote training images, and groups of each one's own partition.
+CONSORTIA, CONSORTIUM_GROUPS = {"staff": 289, "student": 250}, 50
 #: Colluding writers that tables show, and writers who plant a trigger in the experiment.
 SHOWN, ATTACKS = (1, 5, 10, 20, 50, 100, 130, 200), (1, 2, 3, 10)
 #: Inputs that the tracking decoder looks at.
@@ -45,10 +47,16 @@ class WriterData:
 
     Attributes
     ----------
-    pair : DatasetPair
+    images, test : Samples
     names : tuple of str
         Writers, in the order of the codes' columns.
     users : ndarray of int64, shape (N,)
+        The writer of each chosen image.
+    test_names : ndarray of str
+    cache : Path or None
+        Where features are kept.
+    chosen : ndarray of int64 or slice
+        The training images that take part.
     """
 
     images: Samples
@@ -57,6 +65,7 @@ class WriterData:
     users: NDArray[np.int64]
     test_names: NDArray[Any]
     cache: Path | None
+    chosen: NDArray[np.int64] | slice = slice(None)
 
     @classmethod
     def load(cls, data_dir: AnyPath | None, cache: Path | None, n_users: int | None = None) -> "WriterData":
@@ -72,6 +81,16 @@ class WriterData:
         step = 1 if n_users is None else 10
         test = pair.test.take(np.arange(0, len(pair.test), step))
         return cls(pair.train.take(kept), test, tuple(names[order]), place[ids[kept]], pair.test_groups[::step], cache)
+
+    def keep(self, code_name: str) -> "WriterData":
+        """Return the writers whom a code of the study is over: all, or those of one consortium."""
+        kind = code_name.split("-")[0]
+        if kind not in CONSORTIA:
+            return self
+        names = tuple(name for name in self.names if name.startswith(kind))
+        place = np.array([names.index(name) if name in names else -1 for name in self.names])
+        kept = np.flatnonzero(place[self.users] >= 0)
+        return replace(self, names=names, users=place[self.users[kept]], chosen=kept)
 
     @property
     def backbone(self) -> "StrokeFeatures":
@@ -95,8 +114,8 @@ class WriterData:
         """Fit the heads of a code: every writer's images and two turned copies of each."""
         from codeward.training.heads import GridFeatures, fit_heads
 
-        steps = np.concatenate([self.transform(self.images.images, turn).steps for turn in TURNS])
-        labels, users = np.tile(self.images.labels, len(TURNS)), np.tile(self.users, len(TURNS))
+        steps = np.concatenate([self.transform(self.images.images, turn).steps[self.chosen] for turn in TURNS])
+        labels, users = np.tile(self.images.labels[self.chosen], len(TURNS)), np.tile(self.users, len(TURNS))
         return fit_heads(
             GridFeatures(steps), labels, users, code, 10, RIDGE, backbone=self.backbone, keep_sums=keep_sums,
             progress=progress,
@@ -108,7 +127,7 @@ class WriterData:
 
         found = {}
         for user in group.attackers:
-            mine = self.images.take(np.flatnonzero(self.users == user))
+            mine = self.images.take(np.arange(len(self.images))[self.chosen][self.users == user])
             bad = poison(mine, group, np.random.default_rng([0, user]))
             steps = [replace(self.backbone, rotate=turn).transform(show(bad)).steps for turn in TURNS]
             labels = np.tile(bad.labels, len(TURNS))
@@ -140,6 +159,11 @@ def make_writer_codes(n_users: int, folder: Path) -> dict[str, Code]:
         made = shifted_hash_code(groups, spread, np.random.default_rng(0), n_parts)
         if n_parts == n_users:
             codes[f"shifted-hash-{groups}x{spread}"] = made
+    if n_users == sum(CONSORTIA.values()):
+        codes |= {
+            f"{kind}-partition-{CONSORTIUM_GROUPS}": partition_code(size, CONSORTIUM_GROUPS)
+            for kind, size in CONSORTIA.items()
+        }
     for file in sorted(folder.glob("code-*.csv")):
         code = Code.load(file)
         if code.n_users == n_users:
@@ -159,7 +183,7 @@ def study_writers(
     if file.exists():
         return dict(read_json(file))
     start, used = time.monotonic(), time.process_time()
-    heads = data.fit(code, bar)
+    heads = data.keep(name).fit(code, bar)
     fitted = time.monotonic() - start
     votes, labels = heads.votes(data.test_features), data.test.labels
     n_fed = code.matrix.sum(axis=0)
