@@ -11,6 +11,7 @@ import typer
 
 from codeward._figures import show_percent
 from codeward.cli._consortium import gate, init, users
+from codeward.cli._one_round import one_round_app
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -98,6 +99,7 @@ def collect(
 federate_app.command("init")(init)
 federate_app.command("gate")(gate)
 federate_app.command("users")(users)
+federate_app.add_typer(one_round_app, name="one-round")
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from codeward.federated._flower_simulation import (
     simulate_federations,
 )
 from codeward.federated._local_training import load_samples, save_samples, train_federated, train_model, train_update
+from codeward.federated._one_round import OneRound, OneRoundPlan, load_one_round, make_statistics, save_statistics
 from codeward.federated._protocol import Arrays, Assignment, FederatedSettings, Parcel, Reply, Update, answer
 from codeward.federated._replies import Checked, Refusal, check_reply, combine
 
@@ -28,6 +29,8 @@ __all__ = [
     "Federation",
     "FederationFolder",
     "FederationPlan",
+    "OneRound",
+    "OneRoundPlan",
     "Parcel",
     "Refusal",
     "Reply",
@@ -38,8 +41,11 @@ __all__ = [
     "check_reply",
     "combine",
     "derive_seed",
+    "load_one_round",
     "load_samples",
+    "make_statistics",
     "save_samples",
+    "save_statistics",
     "simulate_federation",
     "simulate_federations",
     "train_federated",

@@ -108,10 +108,10 @@ def _pack_arrays(arrays: Arrays) -> ArrayRecord:
 
 
 def _wrap(array: Array) -> Parcel:
-    return Parcel(str(array.dtype), tuple(array.shape), len(array.data), partial(_open, array))
+    return Parcel(str(array.dtype), tuple(array.shape), len(array.data), partial(open_array, array))
 
 
-def _open(array: Array) -> NDArray[Any]:
+def open_array(array: Array) -> NDArray[Any]:
     """Decode an array after its header: one that asks for more memory than it declared is never allocated."""
     stream = BytesIO(array.data)
     version = np.lib.format.read_magic(stream)
@@ -204,23 +204,24 @@ def run_rounds(
         Of a simulation that runs several federations: which one, for the simulated clients.
     """
     everybody = federation.plan.code.n_users
-    present = _await_nodes(grid, binding, everybody if quorum is None else quorum, join_timeout)
+    present = await_nodes(grid, binding, everybody if quorum is None else quorum, join_timeout)
     if not present:
         raise InputError(f"no user's node connected within {join_timeout:g} s; nothing was trained")
     while federation.round < federation.plan.settings.rounds:
         assignments = federation.assign()
-        traffic = _exchange(grid, federation, assignments, _by_user(binding.bind(grid)), poll, label)
+        traffic = _exchange(grid, federation, assignments, by_user(binding.bind(grid)), poll, label)
         watch(federation.close(), traffic)
 
 
-def _await_nodes(grid: Grid, binding: NodeBinding, wanted: int, patience: float) -> int:
+def await_nodes(grid: Grid, binding: NodeBinding, wanted: int, patience: float) -> int:
+    """Wait until so many users' nodes are there, or patience ends; return how many are."""
     deadline = time.monotonic() + patience
     while (present := len(set(binding.bind(grid).values()))) < wanted and time.monotonic() < deadline:
         time.sleep(0.5)
     return present
 
 
-def _by_user(bound: Mapping[int, int]) -> dict[int, int]:
+def by_user(bound: Mapping[int, int]) -> dict[int, int]:
     """Return the node of each user; where a binding names two nodes for one user, neither is trusted."""
     nodes: dict[int, list[int]] = {}
     for node, user in bound.items():

@@ -4,7 +4,7 @@ A client's data are a file on its own machine (see `codeward.federated.save_samp
 configuration (``data``). In a simulation the run configuration names a folder, and the message which federation of it.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 from codeward._errors import InputError
 from codeward.data import Samples
+from codeward.federated._flower_one_round import answer_statistics
 from codeward.federated._flower_rounds import pack_reply, read_label, unpack_assignment
 from codeward.federated._local_training import load_samples, train_update
 from codeward.federated._protocol import Update
@@ -49,3 +50,9 @@ def answer_message(message: Message, context: Context, update: Update = train_up
 def train(message: Message, context: Context) -> Message:
     """Train the models of this user's column on its own data."""
     return answer_message(message, context)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Send the statistics of this user's own data, once for all its models."""
+    return answer_statistics(message, partial(find_samples, context))

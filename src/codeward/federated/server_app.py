@@ -11,7 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from codeward._errors import InputError
 from codeward.federated._federation_folder import FederationFolder
+from codeward.federated._flower_one_round import run_one_round
 from codeward.federated._flower_rounds import NodeBinding, OrderBinding, pack_assignment, run_federation, unpack_reply
+from codeward.federated._one_round import ONE_ROUND_FILE, OneRoundPlan
 
 __all__ = ["NodeBinding", "OrderBinding", "app", "pack_assignment", "run_federation", "unpack_reply"]
 
@@ -26,4 +28,8 @@ def main(grid: Grid, context: Context) -> None:
         raise InputError("run config: simulation must name a folder and federations those in it, as codeward writes it")
     for label in labels.split(","):
         folder = FederationFolder(Path(work) / label / "server")
-        run_federation(grid, folder.path, OrderBinding(folder.load_plan().code.n_users), label=label)
+        if (folder.path / ONE_ROUND_FILE).is_file():
+            users = OneRoundPlan.load(folder.path / ONE_ROUND_FILE).code.n_users
+            run_one_round(grid, folder.path, OrderBinding(users), label=label)
+        else:
+            run_federation(grid, folder.path, OrderBinding(folder.load_plan().code.n_users), label=label)

@@ -55,7 +55,7 @@ class WriterData:
     test_names : ndarray of str
     cache : Path or None
         Where features are kept.
-    chosen : ndarray of int64 or slice
+    chosen : ndarray of int64
         The training images that take part.
     """
 
@@ -65,7 +65,7 @@ class WriterData:
     users: NDArray[np.int64]
     test_names: NDArray[Any]
     cache: Path | None
-    chosen: NDArray[np.int64] | slice = slice(None)
+    chosen: NDArray[np.int64]
 
     @classmethod
     def load(cls, data_dir: AnyPath | None, cache: Path | None, n_users: int | None = None) -> "WriterData":
@@ -80,7 +80,8 @@ class WriterData:
         kept = np.flatnonzero(place[ids] >= 0)
         step = 1 if n_users is None else 10
         test = pair.test.take(np.arange(0, len(pair.test), step))
-        return cls(pair.train.take(kept), test, tuple(names[order]), place[ids[kept]], pair.test_groups[::step], cache)
+        mine, all_of_them = pair.train.take(kept), np.arange(len(kept))
+        return cls(mine, test, tuple(names[order]), place[ids[kept]], pair.test_groups[::step], cache, all_of_them)
 
     def keep(self, code_name: str) -> "WriterData":
         """Return the writers whom a code of the study is over: all, or those of one consortium."""
@@ -127,7 +128,7 @@ class WriterData:
 
         found = {}
         for user in group.attackers:
-            mine = self.images.take(np.arange(len(self.images))[self.chosen][self.users == user])
+            mine = self.images.take(self.chosen[self.users == user])
             bad = poison(mine, group, np.random.default_rng([0, user]))
             steps = [replace(self.backbone, rotate=turn).transform(show(bad)).steps for turn in TURNS]
             labels = np.tile(bad.labels, len(TURNS))

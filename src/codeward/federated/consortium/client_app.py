@@ -7,6 +7,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from codeward.federated.client_app import answer_message
+from codeward.federated.client_app import query as answer_query
 from codeward.federated.consortium._signed_grid import sign_reply
 
 __all__ = ["app"]
@@ -18,3 +19,9 @@ app = ClientApp(mods=[sign_reply])
 def train(message: Message, context: Context) -> Message:
     """Train the models of this user's column on its own data, and sign what is sent back."""
     return answer_message(message, context)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Send the statistics of this user's own data, signed."""
+    return answer_query(message, context)

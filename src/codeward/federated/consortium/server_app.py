@@ -5,6 +5,7 @@ run chooses neither the roster nor the plan.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context
@@ -12,7 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from codeward._errors import InputError
 from codeward.federated._federation_folder import FederationFolder
+from codeward.federated._flower_one_round import run_one_round
 from codeward.federated._flower_rounds import run_federation
+from codeward.federated._one_round import ONE_ROUND_FILE, OneRoundPlan
 from codeward.federated.consortium._consortium_texts import CONSORTIUM, PLAN_FOLDER, ROSTER_FILE
 from codeward.federated.consortium._roster import Roster
 from codeward.federated.consortium._signed_grid import KeyBinding, SignedGrid
@@ -32,13 +35,16 @@ def main(grid: Grid, context: Context) -> None:
     """
     folder = _find_folder()
     roster = Roster.load(folder / ROSTER_FILE)
-    code = FederationFolder(folder / PLAN_FOLDER).load_plan().code
+    agreed = folder / PLAN_FOLDER / ONE_ROUND_FILE
+    once = agreed.is_file()
+    code = OneRoundPlan.load(agreed).code if once else FederationFolder(folder / PLAN_FOLDER).load_plan().code
     if roster.code_digest != code.digest:
         raise InputError(f"{ROSTER_FILE} belongs to another code: its columns are not the columns of this one")
     patience, quorum = context.run_config.get("join-timeout", 120), context.run_config.get("quorum", 0)
     if not isinstance(patience, int | float) or not isinstance(quorum, int):
         raise InputError("run config: join-timeout is a number of seconds, quorum a number of users")
-    run_federation(
+    train: Callable[..., object] = run_one_round if once else run_federation
+    train(
         SignedGrid(grid, roster),
         folder / PLAN_FOLDER,
         KeyBinding(roster),

@@ -1,0 +1,122 @@
+"""``codeward federate one-round``: statistics sent once, as files; a plan, what a user sends, what the server makes."""
+
+import json
+from pathlib import Path
+
+import typer
+
+one_round_app = typer.Typer(
+    help="Train heads in one round: every user sends its statistics once.", no_args_is_help=True
+)
+
+
+@one_round_app.command("plan")
+def plan(
+    code: Path = typer.Option(..., "--code", help="Code file (.json, .csv, .npy); its columns are the users."),
+    backbone: str = typer.Option("strokes", "--backbone", help="What makes features; or features: users bring them."),
+    classes: int = typer.Option(..., "--classes", min=2, help="Number of classes; labels are 0, 1, ..."),
+    ridge: float = typer.Option(0.1, "--ridge", help="Of the heads: stated, never estimated."),
+    width: int = typer.Option(None, "--width", help="Of users' own features."),
+    output: Path = typer.Option(
+        Path("one-round.json"), "-o", "--output", help="The plan, for the server and all users."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Write what all parties agree on before anybody sends anything.
+
+    In server/federation of a consortium (`codeward federate init`) the file turns its Flower run into one round.
+
+    Example: codeward federate one-round plan --code code.json --backbone strokes --classes 10
+    """
+    from codeward.codes import Code
+    from codeward.federated import OneRoundPlan
+
+    made = OneRoundPlan.make(Code.load(code), backbone, classes, ridge, width)
+    made.save(output)
+    told = {"file": str(output), "plan": made.identity, "users": made.code.n_users, "models": made.code.n_models}
+    text = f"{output}: {told['users']} users, {told['models']} heads on {backbone}, plan {made.identity[:16]}"
+    print(json.dumps(told | {"backbone": backbone, "digest": made.digest, "width": made.width}) if as_json else text)
+
+
+@one_round_app.command("send")
+def send(
+    data: Path = typer.Argument(..., metavar="DATA.npz", help="This user's images and labels; or X and y: features."),
+    agreed: Path = typer.Option(Path("one-round.json"), "--plan", help="What was agreed on."),
+    user: str = typer.Option(..., "--user", help="Who this is: a column of the code."),
+    rows: bool = typer.Option(False, "--rows", help="Send feature rows where they are smaller; shows every sample."),
+    output: Path = typer.Option(None, "-o", "--output", help="File for the server; by default USER.npz."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Write what a user sends: the statistics of its own samples, once for all its models.
+
+    Example: codeward federate one-round send own.npz --plan one-round.json --user alice
+    """
+    from codeward._errors import InputError
+    from codeward._files import read_npz
+    from codeward.federated import OneRoundPlan, make_statistics, save_statistics
+
+    plan = OneRoundPlan.load(agreed)
+    names = [plan.name(column) for column in range(plan.code.n_users)]
+    if user not in names:
+        raise InputError(f"--user {user}: the plan has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}")
+    inputs, labels = ("X", "y") if plan.backbone == "features" else ("images", "labels")
+    held = read_npz(data, (inputs, labels), ())
+    message = make_statistics(plan, held[inputs], held[labels], rows)
+    file = output or Path(f"{user}.npz")
+    save_statistics(file, message)
+    told = {"file": str(file), "samples": len(held[labels]), "bytes": file.stat().st_size}
+    text = f"{file}: statistics of {told['samples']:,} samples, {told['bytes']:,} bytes; give it to the server"
+    print(json.dumps(told) if as_json else text)
+
+
+@one_round_app.command("combine")
+def combine(
+    inbox: Path = typer.Argument(..., help="Folder with USER.npz of each user."),
+    agreed: Path = typer.Option(Path("one-round.json"), "--plan", help="What was agreed on."),
+    output: Path = typer.Option(..., "-o", "--output", help="Folder for the heads; it must not exist."),
+    test: Path = typer.Option(None, "--test", metavar="TEST.npz", help="Ask the heads: votes.npz for decode, certify."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Check what users sent, leave out what no samples could give, and fit one head a row of the code.
+
+    The heads have the bytes of those fitted on all users' data in one place.
+
+    Example: codeward federate one-round combine inbox --plan one-round.json -o runs/heads --test test.npz
+    """
+    from codeward._errors import InputError
+    from codeward._files import read_npz
+    from codeward.federated import OneRound, OneRoundPlan
+
+    if output.exists():
+        raise InputError(f"{output} exists; choose another folder with -o")
+    if not inbox.is_dir():
+        raise InputError(f"{inbox}: not a folder with USER.npz of each user")
+    plan = OneRoundPlan.load(agreed)
+    server = OneRound(plan)
+    server.read(inbox)
+    if not server.counted:
+        raise InputError(f"{inbox}: no user's statistics count; {next(iter(server.refusals.values()), 'no files')}")
+    heads = server.save(output)
+    told = {
+        "folder": str(output),
+        "models": heads.n_models,
+        "counted": [plan.name(user) for user in server.counted],
+        "silent": [plan.name(user) for user in server.silent],
+        "refusals": {plan.name(user): reason for user, reason in server.refusals.items()},
+    }
+    if test is not None:
+        from codeward.decoding import save_votes
+
+        inputs, labels = ("X", "y") if plan.backbone == "features" else ("images", "labels")
+        held = read_npz(test, (inputs, labels), ())
+        votes = heads.votes(held[inputs])
+        save_votes(output / "votes.npz", votes, labels=held[labels])
+        plan.code.save(output / "code.json")
+        told["votes"] = str(output / "votes.npz")
+    if as_json:
+        print(json.dumps(told))
+        return
+    for reason in server.refusals.values():
+        typer.echo(f"left out: {reason}", err=True)
+    counts = f"{len(server.counted)} users counted, {len(server.silent)} silent, {len(server.refusals)} refused"
+    typer.echo(f"{output}: {heads.n_models} heads; {counts}")
