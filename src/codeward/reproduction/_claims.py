@@ -104,7 +104,9 @@ def compute_claim(grid: Grid, figure: dict[str, Any]) -> dict[str, Any]:
     figure : dict
         ``how``, ``run`` (``<setting>/<code>``), what `HOW` takes, and ``statistic`` (mean by default; sd). Or ``how``:
         ``cells`` with ``study`` and ``dataset``, ``part``: there or planned. Or ``how``: ``samples`` (share certified
-        against so many) or ``half`` with ``study`` (``cifar10-50-partition``), ``decoder``, and ``samples``.
+        against so many) or ``half`` with ``study`` (``cifar10-50-partition``), ``decoder``, and ``samples``. Or
+        ``how``: ``writers`` with ``study`` (``partition-50``) and ``writers`` (share certified against so many) or
+        ``kind`` (share right on test writers of it).
 
     Returns
     -------
@@ -114,6 +116,8 @@ def compute_claim(grid: Grid, figure: dict[str, Any]) -> dict[str, Any]:
     told = {key: value for key, value in figure.items() if key not in ("text", "how", "run", "value", "of", "cells")}
     if figure["how"] == "cells":
         return _count_cells(grid, **told)
+    if figure["how"] == "writers":
+        return _count_writers(grid, **told)
     if figure["how"] in ("samples", "half"):
         return _count_samples(grid, figure["how"], **told)
     statistic = told.pop("statistic", "mean")
@@ -230,6 +234,18 @@ def _count_samples(grid: Grid, how: str, study: str, decoder: str, samples: int 
     if how == "half":
         return {"value": half_certified(curve, inputs), **where}
     return {"value": round((curve[samples] if samples < len(curve) else 0) / inputs, 6), **where}
+
+
+def _count_writers(grid: Grid, study: str, writers: int = 0, kind: str | None = None) -> dict[str, Any]:
+    """Give the share certified against so many colluding writers, or the share right on one kind of test writers."""
+    record = read_json(grid.path / "writers" / f"{study}.json")
+    if kind is not None:
+        share = record["staff_and_students"][kind]
+        value, inputs = share["count"] / share["of"], share["of"]
+    else:
+        curve, inputs = record["certified"], record["inputs"]
+        value = (curve[writers] if writers < len(curve) else 0) / inputs
+    return {"value": round(value, 6), "of": f"1 time {inputs:,}", "cells": f"writers/{study}"}
 
 
 def _take(shares: Iterable[dict[str, int]]) -> list[Sample]:
