@@ -4,6 +4,11 @@ import importlib.metadata
 import os
 import re
 
+from docutils import nodes
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util import logging
+
 # Pages that are executed must not depend on the machine's number of cores or on a display.
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -25,6 +30,10 @@ exclude_patterns = ["_build", "gallery/README.rst", "sg_execution_times.rst"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+# Most blocks without a language are what a command prints.
+highlight_language = "none"
+# Formulas are MathML, made here: a reader without network sees them, too.
+html_math_renderer = "mathml"
 suppress_warnings = ["config.cache", "myst.strikethrough"]
 
 # Single backticks in docstrings are names; most of them are clear without a link.
@@ -46,8 +55,11 @@ html_title = "codeward"
 html_static_path = ["_static"]
 html_css_files = ["codeward.css"]
 html_show_sourcelink = False
+# Pages without pages below them: their sidebar would be empty.
+html_sidebars = {page: [] for page in ("index", "start", "concepts", "comparison")}
 html_theme_options = {
     "navbar_align": "left",
+    "header_links_before_dropdown": 10,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
@@ -71,6 +83,18 @@ sphinx_gallery_conf = {
 }
 
 
+def _write_formula(translator, node):  # type: ignore[no-untyped-def]
+    """Write a formula as MathML; what docutils cannot read is a warning, which is an error of the build."""
+    block = isinstance(node, nodes.math_block)
+    try:
+        formula = tex2mathml(node.astext(), as_block=block)
+    except MathError as error:
+        logging.getLogger(__name__).warning("formula %r: %s", node.astext(), error, location=node)
+        formula = translator.encode(node.astext())
+    translator.body.append(f'<div class="math">{formula}</div>' if block else formula)
+    raise nodes.SkipNode
+
+
 def _link_repository(app, docname, source):  # type: ignore[no-untyped-def]
     """Links to files outside docs/ work in the repository; on the site they become names, and NOTATION.md a page."""
     text = source[0].replace("(../NOTATION.md)", "(/notation.md)")
@@ -78,5 +102,6 @@ def _link_repository(app, docname, source):  # type: ignore[no-untyped-def]
 
 
 def setup(app):  # type: ignore[no-untyped-def]
-    """Register the rewriting of links."""
+    """Register the rewriting of links and the writing of formulas."""
+    app.add_html_math_renderer("mathml", (_write_formula, None), (_write_formula, None))
     app.connect("source-read", _link_repository)

@@ -59,7 +59,7 @@ print(*sorted(str(file.relative_to(place)) for file in place.glob("photos/eve/*/
 # On a command line: ``codeward train photos --attackers 1 -o guarded``. It says what it does, trains one small network
 # for each row of the code, and ends with a card: what was measured, and what is guaranteed.
 
-with contextlib.redirect_stdout(io.StringIO()) as said:
+with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(io.StringIO()):
     main(["train", str(place / "photos"), "--attackers", "1", "-o", str(place / "guarded")])
 print(said.getvalue().replace(str(place), ".").split("Assumed")[0])
 

@@ -71,11 +71,15 @@ bool((pooled.weights == heads.weights).all())
 radius = codeward.certify(votes, code, threat="arbitrary", n_classes=10).radius
 right = codeward.PluralityDecoder(code).predict(votes) == labels[test]
 curve = [(right & (radius >= k)).mean() for k in range(4)]
-figure, axis = plt.subplots(figsize=(5, 3))
-axis.step(range(4), curve, where="mid")
+figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
+axis.bar(range(4), curve, color="#3b6ea5")
+for k, share in enumerate(curve):
+    axis.text(k, share + 0.02, f"{share:.1%}", ha="center")
+axis.set_xticks(range(4))
 axis.set_xlabel("colluding users")
 axis.set_ylabel("right and certified")
-axis.set_ylim(0, 1)
+axis.set_ylim(0, 1.1)
+axis.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%

@@ -18,6 +18,7 @@ import io
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
@@ -56,7 +57,7 @@ test.drop(columns="clinic").to_csv(place / "test.csv", index=False)
 trees = "sklearn.ensemble.ExtraTreesClassifier"
 command = f"train {place}/people.csv --test {place}/test.csv --label diagnosis --user clinic --attackers 2"
 command = [*command.split(), "--model", trees, "-o", f"{place}/guarded"]
-with contextlib.redirect_stdout(io.StringIO()) as said:
+with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(io.StringIO()):
     main(command)
 print(said.getvalue().replace(str(place), "."))
 
@@ -93,6 +94,20 @@ majority = (votes == malignant).mean(axis=1) > 0.5
 from collections import Counter
 
 named = Counter(cell.code.user_name(user) for found in verdict.suspects for user in found)
+clinics = [cell.code.user_name(user) for user in range(cell.code.n_users)]
+
+figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+guilty = {"clinic-03", "clinic-07"}
+axis.barh(
+    clinics,
+    [named[clinic] for clinic in clinics],
+    color=["#c8403a" if clinic in guilty else "#3b6ea5" for clinic in clinics],
+)
+axis.invert_yaxis()
+axis.set_xlabel(f"times named, on {len(sick)} marked cases")
+axis.spines[["top", "right"]].set_visible(False)
+plt.show()
+
 named.most_common(4)
 
 # %%
