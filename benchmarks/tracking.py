@@ -1,16 +1,13 @@
 """Suspects named rightly and wrongly when the evidence of q triggered inputs is pooled, on the votes in results/.
 
-``python -m benchmarks.tracking [--docs docs]`` prints the table, and writes docs/tracking.md when asked to.
+``python -m benchmarks.tracking`` prints the table of docs/tracking.md.
 """
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._files import write_text_atomic
 from codeward.decoding import BayesDecoder, estimate_confusion, pool_evidence, tracking_score
 from codeward.reproduction import PackedSetting
 
@@ -44,38 +41,13 @@ def measure(name: str, seed: int = 0) -> list[list[str]]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--docs", type=Path, help="write tracking.md into this folder")
-    options = parser.parse_args(arguments)
-    lines = [
-        "| code | attackers | repeats | " + " | ".join(f"q = {size}" for size in POOLS) + " |",
-        "|---|---|---|" + "---|" * len(POOLS),
-    ]
+def main() -> None:
+    print("| code | attackers | repeats | " + " | ".join(f"q = {size}" for size in POOLS) + " |")
+    print("|---|---|---|" + "---|" * len(POOLS))
     for name in ("g", "h16", "btc3416", "h", "c", "d"):
         for row in measure(name):
-            lines.append("| " + " | ".join(row) + " |")
-            print(lines[-1], flush=True)
-    if options.docs:
-        write_text_atomic(options.docs / "tracking.md", PAGE.format(draws=DRAWS, table="\n".join(lines)))
+            print("| " + " | ".join(row) + " |", flush=True)
 
-
-PAGE = """# Who planted it: one triggered input, or several together
-
-Made by `python -m benchmarks.tracking --docs docs` from the votes in `results/cifar10-iid`: CIFAR-10, ResNet18, IID,
-means over repeats (each with its own split, attackers, trigger and target). Suspects are the most probable attacker set
-of the paper's decoder (A = 0.5, S = 0.99, Q uniform on 0..3); for q inputs with the same trigger their likelihoods are
-multiplied. Cells are users named rightly / wrongly, the mean of {draws} random pools of q triggered inputs whose true
-label is not the target.
-
-{table}
-
-h16 is our reading of the paper's h, btc3416 our own code with as many models and the guarantee for three attackers, h
-one with the guarantee for two and 10 models. One input confuses users now and then; two, and at the latest five, settle
-it wherever the code has the tracking guarantee, and h16 past it too in these draws. Past the guarantee more evidence
-makes the answer surer, not right: code g names two attackers wrongly (it is BTC(1)), code h three. Codes c and d repeat
-columns: the decoder names the first user of a group of equal columns, so a wrong name there can mean the right group.
-"""
 
 if __name__ == "__main__":
     main()
