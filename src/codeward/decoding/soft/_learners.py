@@ -8,6 +8,7 @@ held-out scores it was compared on (docs/soft-decoder.md).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ N_TREES, DEPTH, RATE = 70, 4, 0.2
 STRIDE = 2
 #: Bins of a feature.
 N_BINS = 48
+#: Rows whose trees are asked together.
+BLOCK = 512
 #: L2 on leaf values, and the least second derivative in a leaf (about four times the inputs in it that are undecided).
 LEAF_PENALTY, LEAF_MASS = 1.0, 1.0
 
@@ -97,10 +100,11 @@ def _boost(
     Every tree is grown on every `STRIDE`-th row, others each time (stochastic gradient boosting).
     """
     n_features, size = binned.shape
-    score = np.full(size, base)
+    score, turns = np.full(size, base), np.empty(size, dtype=np.int16)
     slope = np.empty((size, 2))
     node = np.empty(size, dtype=np.int64)
-    some = np.empty(size // STRIDE + 1, dtype=np.int64)
+    # Unsigned: numba then need not ask whether an index counts from the end.
+    some = np.empty(size // STRIDE + 1, dtype=np.uint64)
     # Sums of a level's nodes, by node, feature and bin; the children's are made from the parent's.
     sums = np.zeros((2**DEPTH // 2, n_features, N_BINS, 2))
     counts = np.empty(2**DEPTH, dtype=np.int64)
@@ -112,7 +116,7 @@ def _boost(
             slope[n, 0] = weights[n] * ((1.0 if answers[n] else 0.0) - p)
             slope[n, 1] = weights[n] * p * (1.0 - p)
             node[n] = 0
-            some[used] = n
+            some[used] = np.uint64(n)
             used += 1
         counts[0] = used
         # 2. Level by level, the split with the largest gain G_L^2 / (H_L + a) + G_R^2 / (H_R + a) of every node.
@@ -136,11 +140,12 @@ def _boost(
             totals[node[n], 1] += slope[n, 1]
         for leaf in range(values.shape[1]):
             values[tree, leaf] = RATE * totals[leaf, 0] / (totals[leaf, 1] + LEAF_PENALTY)
-        for n in range(size):
-            k = 0
-            while k < chosen.shape[1]:
-                k = 2 * k + (2 if binned[chosen[tree, k], n] > cuts[tree, k] else 1)
-            score[n] += values[tree, k - chosen.shape[1]]
+        turns[:] = 0
+        for k in range(chosen.shape[1]):
+            column, cut = binned[chosen[tree, k]], cuts[tree, k]
+            for n in range(size):
+                turns[n] |= np.int16(column[n] > cut) << k
+        _add_leaves(turns, values[tree], score)
 
 
 @compiled
@@ -148,7 +153,7 @@ def _sum_level(
     binned: NDArray[np.uint8],
     slope: _Floats,
     node: NDArray[np.int64],
-    some: NDArray[np.int64],
+    some: NDArray[np.uint64],
     counts: NDArray[np.int64],
     level: int,
     sums: _Floats,
@@ -157,12 +162,9 @@ def _sum_level(
     n_features = binned.shape[0]
     if level == 0:
         sums[0] = 0.0
-        for feature in range(n_features):
-            for n in some:
-                sums[0, feature, binned[feature, n], 0] += slope[n, 0]
-                sums[0, feature, binned[feature, n], 1] += slope[n, 1]
+        _add_slopes(binned, slope, some, sums[0])
         return
-    rows = np.empty(some.size, dtype=np.int64)
+    rows = np.empty(some.size, dtype=np.uint64)
     for parent in range(2 ** (level - 1) - 1, -1, -1):
         small = 2 * parent + (1 if counts[2 * parent + 1] < counts[2 * parent] else 0)
         large = 4 * parent + 1 - small
@@ -172,15 +174,33 @@ def _sum_level(
                 rows[used] = n
                 used += 1
         part = np.zeros((n_features, N_BINS, 2))
-        for feature in range(n_features):
-            for place in range(used):
-                n = rows[place]
-                part[feature, binned[feature, n], 0] += slope[n, 0]
-                part[feature, binned[feature, n], 1] += slope[n, 1]
+        _add_slopes(binned, slope, rows[:used], part)
         # Parents go from the last to the first, so that none is overwritten before it is read.
         whole = sums[parent].copy()
         sums[small] = part
         sums[large] = whole - part
+
+
+@compiled
+def _add_slopes(binned: NDArray[np.uint8], slope: _Floats, rows: NDArray[np.uint64], sums: _Floats) -> None:
+    """Add the derivatives of some rows to the sums by feature and bin, shape (K, N_BINS, 2)."""
+    for feature in range(binned.shape[0]):
+        column, own = binned[feature], sums[feature]
+        for n in rows:
+            b = column[n]
+            own[b, 0] += slope[n, 0]
+            own[b, 1] += slope[n, 1]
+
+
+@compiled
+def _add_leaves(turns: NDArray[np.int16], values: NDArray[Any], totals: _Floats) -> None:
+    """Add the value of the leaf that every row falls into: bit k of its turns says whether node k sends it right."""
+    n_nodes = values.size - 1
+    for n in range(totals.size):
+        k = 0
+        for _ in range(DEPTH):
+            k = 2 * k + 1 + ((turns[n] >> k) & 1)
+        totals[n] += values[k - n_nodes]
 
 
 @compiled
@@ -209,14 +229,23 @@ def _best_split(sums: _Floats) -> tuple[int, int]:
 def add_trees(
     rows: _Singles, features: NDArray[np.int16], thresholds: _Singles, values: _Singles, totals: _Floats
 ) -> None:
-    """Add the log odds of rows (N, K) to ``totals`` (N,); tree by tree, so that the rows' paths overlap in time."""
+    """Add the log odds of rows (N, K) to ``totals`` (N,).
+
+    All nodes of a tree are asked for `BLOCK` rows at once, which the processor does for several rows in one step, and
+    where they send a row is kept as bits: nearly three times as fast as walking down every tree row by row.
+    """
     n_nodes = features.shape[1]
-    for tree in range(features.shape[0]):
-        for n in range(rows.shape[0]):
-            k = 0
-            for _ in range(DEPTH):
-                k = 2 * k + 1 + (rows[n, features[tree, k]] > thresholds[tree, k])
-            totals[n] += values[tree, k - n_nodes]
+    turns = np.empty(BLOCK, dtype=np.int16)
+    for begin in range(0, rows.shape[0], BLOCK):
+        block = np.ascontiguousarray(rows[begin : begin + BLOCK].T)
+        size = block.shape[1]
+        for tree in range(features.shape[0]):
+            turns[:size] = 0
+            for node in range(n_nodes):
+                column, threshold = block[features[tree, node]], thresholds[tree, node]
+                for n in range(size):
+                    turns[n] |= np.int16(column[n] > threshold) << node
+            _add_leaves(turns[:size], values[tree], totals[begin : begin + size])
 
 
 #: Log-probabilities below this are raised to it: past it a score says how a network saturates, not what it believes.
