@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -121,8 +121,12 @@ class Certificates(Displayed):
             return Witness(users, int(self.targets[index]))
         return Witness(users, int(self.targets[index]), *(int(value) for value in self.opponents[index]))
 
-    def reason(self, index: int) -> str:
-        """Say in words why the radius of input ``index`` is no larger."""
+    def reason(self, index: int, classes: Sequence[str] | None = None) -> str:
+        """Say in words why the radius of input ``index`` is no larger; classes by names, where given."""
+
+        def call(label: int | None) -> Any:
+            return classes[label] if classes and label is not None else label
+
         if self.labels[index] < 0:
             return "no verdict on the given votes, so there is no label to certify"
         witness, k = self.witness(index), int(self.radius[index])
@@ -130,11 +134,11 @@ class Certificates(Displayed):
             names = ", ".join(self.users[user] if self.users else str(user) for user in witness.attackers)
             who = f"user {names} alone changes" if k == 0 else f"users {names} together change"
             if witness.opponent is not None and witness.n_opponent:
-                split = f"{witness.n_opponent} of the models they reach vote {witness.opponent} and the others"
-                return f"{who} the output when {split} {witness.target}"
+                split = f"{witness.n_opponent} of the models they reach vote {call(witness.opponent)} and the others"
+                return f"{who} the output when {split} {call(witness.target)}"
             if self.decoder == "appeal" and self.threat == "arbitrary":
-                return f"{who} the output to {witness.target}"
-            return f"{who} the output when every model they reach says {witness.target}"
+                return f"{who} the output to {call(witness.target)}"
+            return f"{who} the output when every model they reach says {call(witness.target)}"
         if self.exact[index] and k < self.searched:
             return f"some {k + 1} users change the output; the counts do not say which"
         if self.exact[index]:

@@ -17,11 +17,11 @@ from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import write_atomic
 from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, Witness, join_certificates
-from codeward.codes import Code
+from codeward.cli._clean_votes import VoteSource
 
 
 @contextmanager
-def open_certificates(path: Path | None, code: Code) -> Iterator[Callable[[Certificates], None]]:
+def open_certificates(path: Path | None, source: VoteSource) -> Iterator[Callable[[Certificates], None]]:
     """Yield a function that takes certificates block by block; the file appears whole when all is done, or not at all.
 
     ``.jsonl`` and ``.csv`` go through a temporary file, so memory holds one block; ``.npz`` is gathered.
@@ -41,39 +41,50 @@ def open_certificates(path: Path | None, code: Code) -> Iterator[Callable[[Certi
         if suffix == ".csv":
             spool.write(b"label,radius,threat,decoder,exact,attackers,target,reason,radius_to\n")
         form = _as_json if suffix == ".jsonl" else _as_csv
-        yield lambda block: spool.writelines(form(block, index, code).encode() for index in range(len(block)))
+        yield lambda block: spool.writelines(form(block, index, source).encode() for index in range(len(block)))
         spool.seek(0)
         write_atomic(path, lambda out: shutil.copyfileobj(spool, out))
 
 
-def _as_json(block: Certificates, index: int, code: Code) -> str:
+def _as_json(block: Certificates, index: int, source: VoteSource) -> str:
     witness = block.witness(index)
     row = {
-        "label": int(block.labels[index]),
+        "label": source.name_class(int(block.labels[index])),
         "radius": int(block.radius[index]),
         "threat": block.threat,
         "decoder": block.decoder,
         "exact": bool(block.exact[index]),
-        "witness": witness and _describe(witness, code),
-        "reason": block.reason(index),
+        "witness": witness and _describe(witness, source),
+        "reason": block.reason(index, source.class_names),
     }
+    if source.class_names is not None:
+        row["class"] = int(block.labels[index])
     if block.radius_to is not None:
-        row["radius_to"] = block.radius_to[index].tolist()
+        to = block.radius_to[index].tolist()
+        row["radius_to"] = to if source.class_names is None else dict(zip(source.class_names, to, strict=True))
     return json.dumps(row) + "\n"
 
 
-def _describe(witness: Witness, code: Code) -> dict[str, Any]:
-    facts: dict[str, Any] = {"attackers": _names(witness.attackers, code), "target": witness.target}
+def _describe(witness: Witness, source: VoteSource) -> dict[str, Any]:
+    facts: dict[str, Any] = {"attackers": source.name_users(witness.attackers)}
+    facts["target"] = source.name_class(witness.target)
     if witness.opponent is not None:
-        facts |= {"opponent": witness.opponent, "n_opponent": witness.n_opponent}
+        facts |= {"opponent": source.name_class(witness.opponent), "n_opponent": witness.n_opponent}
     return facts
 
 
-def _as_csv(block: Certificates, index: int, code: Code) -> str:
+def _as_csv(block: Certificates, index: int, source: VoteSource) -> str:
     witness, line = block.witness(index), io.StringIO()
-    attackers = " ".join(map(str, _names(witness.attackers, code))) if witness else ""
-    cells = [block.labels[index], block.radius[index], block.threat, block.decoder, int(block.exact[index])]
-    cells += [attackers, witness.target if witness else "", block.reason(index)]
+    attackers = " ".join(map(str, source.name_users(witness.attackers))) if witness else ""
+    cells = [
+        source.name_class(int(block.labels[index])),
+        block.radius[index],
+        block.threat,
+        block.decoder,
+        int(block.exact[index]),
+    ]
+    cells += [attackers, source.name_class(witness.target) if witness else ""]
+    cells.append(block.reason(index, source.class_names))
     cells.append("" if block.radius_to is None else " ".join(map(str, block.radius_to[index].tolist())))
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()
@@ -92,10 +103,6 @@ def _as_arrays(all_blocks: Certificates) -> dict[str, NDArray[Any]]:
     }
     extras = {"opponent": all_blocks.opponents, "radius_to": all_blocks.radius_to}
     return arrays | {name: extra for name, extra in extras.items() if extra is not None}
-
-
-def _names(users: tuple[int, ...], code: Code) -> list[Any]:
-    return [code.user_name(user) for user in users] if code.users else list(users)
 
 
 class Tally:
@@ -133,6 +140,7 @@ def show_summary(
     collective: list[CollectiveCertificate],
     what: str,
     as_json: bool,
+    source: VoteSource,
 ) -> None:
     """Print the summary: a table, or one JSON object."""
     curve = tally.curve()
@@ -151,7 +159,7 @@ def show_summary(
                     "changed_at_most": c.changed,
                     "pointwise": c.pointwise,
                     "exact": c.exact,
-                    "attackers": list(c.attackers),
+                    "attackers": source.name_users(c.attackers),
                 }
                 for c in collective
             },

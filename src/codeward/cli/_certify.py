@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from codeward._progress import Progress
     from codeward.certificates import Certificates, CollectiveCertificate, Threat
+    from codeward.cli._clean_votes import VoteSource
     from codeward.codes import Code
     from codeward.decoding import Decoder, VoteReader, VoteSet
 
@@ -24,8 +25,10 @@ CHUNK = 20_000
 
 
 def certify(
-    votes: Path = typer.Argument(..., metavar="VOTES", help="Vote file: .npz (votes, labels, confusion) or .csv."),
-    code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
+    votes: Path = typer.Argument(
+        ..., metavar="VOTES", help="Vote file: .npz (votes, labels, confusion) or .csv; or a folder of codeward train."
+    ),
+    code: Path = typer.Option(None, "--code", help="Code file: .csv, .npy or .json; a folder has its own."),
     threat: str = typer.Option(
         ..., "--threat", help="deterministic: hit models all say one target; arbitrary: each says anything."
     ),
@@ -70,13 +73,13 @@ def certify(
     two classes with most votes meet in a second round, by class scores. Without confusion matrices in the file, bayes
     estimates them on the even-numbered inputs and is measured on the odd-numbered ones.
 
+    A folder of codeward train is certified with its own code; classes and users have their names.
+
     Example: codeward certify votes.npz --code code.csv --threat arbitrary --plot certified.svg -o certified.jsonl
     """
     from codeward.certificates import parse_floor, plot_certified_accuracy
     from codeward.cli._certified import Tally, open_certificates, show_summary
-    from codeward.cli._decode import check_digest
-    from codeward.codes import Code
-    from codeward.decoding import VoteReader
+    from codeward.cli._clean_votes import open_votes
 
     model: Threat
     # 1. What is asked for, and whether it makes sense, before any work.
@@ -102,21 +105,17 @@ def certify(
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"{plot}: a plot ends in .png, .svg or .pdf")
     floors = [parse_floor(text) for text in fail_under]
-    the_code = Code.load(code)
-    reader = VoteReader(votes)
+    source = open_votes(votes, code, force)
+    reader, the_code = source.reader, source.code
     if floors and not reader.has_labels:
         raise InputError(f"{votes}: no labels; --fail-under is about certified accuracy, which needs the true labels")
-    if reader.n_models != the_code.n_models:
-        raise InputError(f"{votes}: {reader.n_models} votes an input, but {code} has {the_code.n_models} models (rows)")
-    check_digest(reader, the_code, code, force)
-    if reader.n_inputs == 0:
-        raise InputError(f"{votes}: no inputs")
-    chosen, n_classes, source = _make_decoder(reader, the_code, decoder, attackers, errors, classes)
+    classes = len(source.class_names) if classes is None and source.class_names else classes
+    chosen, n_classes, origin = _make_decoder(reader, the_code, decoder, attackers, errors, classes)
 
     # 2. One pass over the file, block by block; a second one where the whole set is certified at once.
-    held_out = source is not None and "even-numbered" in source
+    held_out = origin is not None and "even-numbered" in origin
     tally = Tally()
-    with open_certificates(output, the_code) as write:
+    with open_certificates(output, source) as write:
         for block, labels, judged in _certify_file(
             reader, the_code, model, chosen, max_attackers, n_classes, time_limit, targets, held_out, as_json
         ):
@@ -128,7 +127,7 @@ def certify(
         at_once = _certify_at_once(reader, the_code, model, chosen, n_classes, top, time_limit, held_out)
 
     # 3. The summary.
-    kept = _find_agreement(the_code, chosen, n_classes, max_attackers, as_json) if source else None
+    kept = _find_agreement(source, chosen, n_classes, max_attackers, as_json) if origin else None
     what = "certified accuracy" if reader.has_labels else "certified share"
     if plot is not None:
         plot_certified_accuracy({f"{tally.last.decoder}, {threat}": tally.curve()}, plot)
@@ -137,31 +136,36 @@ def certify(
         "decoder": tally.last.decoder,
         "threat": threat,
         "classes": n_classes,
-        "confusion": source,
+        "confusion": origin,
         "output": None if output is None else str(output),
         "plot": None if plot is None else str(plot),
         "error_free": kept,
         "targets": targets,
     }
-    show_summary(tally, facts, at_once, what, as_json)
+    show_summary(tally, facts, at_once, what, as_json, source)
     for floor in floors:
         floor.check(tally.curve())
 
 
 def _find_agreement(
-    code: "Code", decoder: "Decoder", n_classes: int, max_attackers: int | None, quiet: bool
+    source: "VoteSource", decoder: "Decoder", n_classes: int, max_attackers: int | None, quiet: bool
 ) -> "dict[str, Any] | None":
     """Say what the decoder undoes as long as no model errs; None where that takes too long."""
     from codeward._progress import show_progress
     from codeward.certificates import certify_agreement, is_agreement_affordable
 
+    code = source.code
     most = min(3 if max_attackers is None else max_attackers, code.n_users)
     if n_classes < 2 or not is_agreement_affordable(code, n_classes, most):
         return None
     with show_progress("if no model errs", 1, quiet=quiet) as progress:
         found = certify_agreement(code, decoder, n_classes, max_attackers=most, progress=progress)
-    broken = found.witness and {"attackers": list(found.witness.attackers), "target": found.witness.target}
-    return {"attackers": found.n_attackers, "searched": found.searched, "label": found.label, "broken_by": broken}
+    broken = found.witness and {
+        "attackers": source.name_users(found.witness.attackers),
+        "target": source.name_class(found.witness.target),
+    }
+    label = source.name_class(found.label)
+    return {"attackers": found.n_attackers, "searched": found.searched, "label": label, "broken_by": broken}
 
 
 def _make_decoder(

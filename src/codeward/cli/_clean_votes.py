@@ -1,8 +1,9 @@
-"""Where a decoder's noise model comes from: the vote file, a validation file, or an assumption."""
+"""What is decoded and certified: a vote file with its code and names, and where the noise model comes from."""
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from codeward._errors import InputError
 
@@ -10,7 +11,93 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from codeward.codes import Code
     from codeward.decoding import VoteReader, VoteSet
+    from codeward.runs import Cell
+
+
+@dataclass(frozen=True)
+class VoteSource:
+    """A vote file with the code of its models, and what its run folder knows of them.
+
+    Attributes
+    ----------
+    reader : VoteReader
+    code : Code
+    class_names : tuple of str, or None
+        Names of the classes, where the folder of `codeward train` (or run) has them.
+    validation : Path or None
+        Votes on clean validation inputs beside the file, where a whole folder was asked for.
+    """
+
+    reader: "VoteReader"
+    code: "Code"
+    class_names: tuple[str, ...] | None = None
+    validation: Path | None = None
+
+    def name_users(self, users: Iterable[int]) -> list[Any]:
+        """Users by name, or by index where they have none."""
+        return [self.code.users[user] for user in users] if self.code.users else list(users)
+
+    def name_class(self, label: int | None) -> Any:
+        """Return the name of a class, or its number where it has none (-1: no verdict, no target)."""
+        named = self.class_names is not None and label is not None and 0 <= label < len(self.class_names)
+        return self.class_names[label] if named else label  # type: ignore[index]
+
+
+def open_votes(votes: Path, code: Path | None, force: bool) -> VoteSource:
+    """Open a vote file, or the clean votes of a run folder; names come from the folder, the code too unless given."""
+    from codeward.codes import Code
+    from codeward.decoding import VoteReader
+
+    cell = _find_cell(votes)
+    if code is None and cell is None:
+        raise InputError(f"{votes}: --code FILE is needed; only a folder of codeward train or run has its code with it")
+    file = code if code is not None else cell.folder.code_file  # type: ignore[union-attr]
+    the_code = Code.load(file)
+    validation = None
+    if votes.is_dir() and cell is not None:
+        validation = cell.folder.votes(cell.repeat, cell.n_attackers, "validation")
+        validation = validation if validation.is_file() else None
+        votes = cell.folder.votes(cell.repeat, cell.n_attackers, "clean")
+    reader = VoteReader(votes)
+    if reader.n_models != the_code.n_models:
+        raise InputError(f"{votes}: {reader.n_models} votes an input, but {file} has {the_code.n_models} models (rows)")
+    check_digest(reader, the_code, file, force)
+    if reader.n_inputs == 0:
+        raise InputError(f"{votes}: no inputs")
+    # Another code's columns are other users: names of the folder are for its own code.
+    ours = cell is not None and cell.code.digest == the_code.digest
+    return VoteSource(reader, the_code, cell.class_names if ours and cell is not None else None, validation)
+
+
+def check_digest(reader: "VoteReader", code: "Code", file: Path, force: bool) -> None:
+    """Refuse votes of models that another code grouped, where the vote file says whose they are."""
+    if reader.code_digest not in (None, code.digest) and not force:
+        raise InputError(
+            f"{reader.path}: votes of the code with digest {reader.code_digest}, but {file} has digest {code.digest}; "
+            "give the code that the models were trained with, or --force"
+        )
+
+
+def _find_cell(votes: Path) -> "Cell | None":
+    """Return the cell of a run folder, or that of a vote file in one; None for any other file."""
+    from codeward.runs import Cell, RunFolder
+
+    folder = RunFolder(votes if votes.is_dir() else votes.parent.parent)
+    if not folder.config_file.is_file():
+        if votes.is_dir():
+            raise InputError(f"{votes}: no run folder (no config.yaml); give a vote file (.npz, .csv) or such a folder")
+        return None
+    cells = folder.list_votes()
+    if not votes.is_dir():
+        inputs = votes.stem.rpartition("-")[2]
+        cells = [cell for cell in cells if folder.votes(*cell, inputs) == votes]
+        return Cell(folder, *cells[0]) if cells else None
+    if len(cells) != 1:
+        some = ", ".join(str(folder.votes(*cell, "clean")) for cell in cells[:3])
+        raise InputError(f"{votes}: " + (f"several vote files; give one of them: {some}" if cells else "no votes yet"))
+    return Cell(folder, *cells[0])
 
 
 def find_classes(reader: "VoteReader", classes: int | None) -> int:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from codeward._errors import InputError
-from codeward.cli._clean_votes import find_classes, find_confusion, find_validation
+from codeward.cli._clean_votes import check_digest, find_classes, find_confusion, find_validation, open_votes
 
 if TYPE_CHECKING:
-    from codeward.codes import Code
     from codeward.decoding import Decoded, Decoder, EvidenceDecoder, VoteReader, VoteSet
 
 #: Inputs decoded at a time.
@@ -19,8 +18,10 @@ CHUNK = 20_000
 
 
 def decode(
-    votes: Path = typer.Argument(..., help="Vote file: .npz (votes, labels, confusion) or .csv."),
-    code: Path = typer.Option(..., "--code", help="Code file: .csv, .npy or .json."),
+    votes: Path = typer.Argument(
+        ..., help="Vote file: .npz (votes, labels, confusion) or .csv; or a folder of codeward train."
+    ),
+    code: Path | None = typer.Option(None, "--code", help="Code file: .csv, .npy or .json; a folder has its own."),
     decoder: str = typer.Option(
         "bayes",
         help="bayes, calibrated (the best that --validation allows), groups (two independent groups), plurality, "
@@ -67,6 +68,8 @@ def decode(
     Without --validation and without confusion matrices in the file, but with labels, they are estimated on the
     even-numbered inputs (taken as clean), and the accuracy is that on the odd-numbered ones.
 
+    A folder of codeward train is decoded with its own code and validation votes; classes and users have their names.
+
     Example: codeward decode votes.npz --code code.csv -o verdicts.jsonl
     """
     if threshold is not None and false_alarm_rate is not None:
@@ -82,21 +85,18 @@ def decode(
 
     from codeward._progress import show_progress
     from codeward.cli._verdicts import Summary, open_writer
-    from codeward.codes import Code
     from codeward.decoding import VoteReader, VoteSet
 
-    the_code = Code.load(code)
-    reader = VoteReader(votes)
-    if reader.n_models != the_code.n_models:
-        raise InputError(f"{votes}: {reader.n_models} votes an input, but {code} has {the_code.n_models} models (rows)")
-    check_digest(reader, the_code, code, force)
+    source = open_votes(votes, code, force)
+    reader, the_code = source.reader, source.code
     if validation is not None:
-        check_digest(VoteReader(validation), the_code, code, force)
-    if reader.n_inputs == 0:
-        raise InputError(f"{votes}: no inputs")
+        check_digest(VoteReader(validation), the_code, code or votes, force)
+    elif accuracy is None:
+        validation = source.validation
     if decoder == "runoff" and not reader.has_scores:
         raise InputError(f"{votes}: no scores; --decoder runoff reads class scores (N x m x c), plurality votes alone")
-    n_classes = reader.n_score_classes if decoder == "runoff" else find_classes(reader, classes)
+    known = classes if source.class_names is None or classes is not None else len(source.class_names)
+    n_classes = reader.n_score_classes if decoder == "runoff" else find_classes(reader, known)
 
     # 1. The decoder, and where its noise model comes from.
     from codeward.decoding import Assumptions, make_decoder
@@ -110,13 +110,13 @@ def decode(
         n_errors=errors,
     )
     noise: Any = None
-    source = None
+    origin = None
     if decoder in ("bayes", "groups"):
-        noise, source = find_confusion(reader, n_classes, accuracy, validation)
+        noise, origin = find_confusion(reader, n_classes, accuracy, validation)
     elif decoder in ("calibrated", "soft", "discounted"):
         if false_alarm_rate is not None:  # the fit sets the alarm
             assumptions, false_alarm_rate = replace(assumptions, false_alarm_rate=false_alarm_rate), None
-        noise, decoder, source = find_validation(reader, validation, decoder)
+        noise, decoder, origin = find_validation(reader, validation, decoder)
     with show_progress("fit", 0, quiet=as_json or not isinstance(noise, VoteSet)) as progress:
         progress.advance(0, "a minute, or several with many attacker sets")
         chosen = make_decoder(decoder, the_code, noise, assumptions, n_classes if noise is None else None)
@@ -126,21 +126,12 @@ def decode(
         threshold = _find_threshold(reader, chosen, false_alarm_rate)
     held_out = decoder in ("bayes", "groups") and accuracy is None and reader.confusion is None and validation is None
     threshold = chosen.threshold if threshold is None else threshold
-    summary = Summary(the_code, threshold, held_out)
-    with open_writer(output, the_code) as write:
+    summary = Summary(source, threshold, held_out)
+    with open_writer(output, source) as write:
         for start, part, verdicts in _decode_file(reader, chosen, threshold if batch else None, as_json):
             summary.add(start, verdicts, part.labels)
             write(start, verdicts)
-    summary.show(votes, decoder, source, output, as_json)
-
-
-def check_digest(reader: "VoteReader", code: "Code", file: Path, force: bool) -> None:
-    """Refuse votes of models that another code grouped, where the vote file says whose they are."""
-    if reader.code_digest not in (None, code.digest) and not force:
-        raise InputError(
-            f"{reader.path}: votes of the code with digest {reader.code_digest}, but {file} has digest {code.digest}; "
-            "give the code that the models were trained with, or --force"
-        )
+    summary.show(votes, decoder, origin, output, as_json)
 
 
 def _find_threshold(reader: "VoteReader", decoder: "Decoder", rate: float) -> float:

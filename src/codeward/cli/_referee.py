@@ -145,6 +145,9 @@ def _read_lines(path: Path) -> Claims:
                 row = json.loads(line) if len(line) < _LINE and number <= _LINES else None
             except (ValueError, RecursionError):
                 row = None
+            # Where classes have names, the label is one, and the class its number.
+            if isinstance(row, dict) and "class" in row:
+                row["label"] = row["class"]
             if not isinstance(row, dict) or any(type(row.get(name)) is not int for name in ("label", "radius")):
                 raise InputError(f"{path}: line {number}: expected an object with whole numbers label and radius")
             if max(abs(row["radius"]), abs(row["label"])) > 1 << 40:

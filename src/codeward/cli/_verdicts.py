@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, compress
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import write_atomic
+from codeward.cli._clean_votes import VoteSource
 from codeward.codes import Code
 from codeward.decoding import Decoded
 
@@ -25,7 +26,7 @@ ALTERNATIVES = 4
 
 
 @contextmanager
-def open_writer(path: Path | None, code: Code) -> Iterator[Write]:
+def open_writer(path: Path | None, source: VoteSource) -> Iterator[Write]:
     """Yield a function that takes the verdicts chunk by chunk; the file appears whole when all is done, or not at all.
 
     ``.jsonl`` and ``.csv`` go through a temporary file, so memory holds one chunk; ``.npz`` is gathered.
@@ -48,12 +49,12 @@ def open_writer(path: Path | None, code: Code) -> Iterator[Write]:
         if suffix == ".csv":
             spool.write(b"label,attack_probability,target,suspects,suspect_sets\n")
         format_row = _as_json if suffix == ".jsonl" else _as_csv
-        yield lambda start, verdicts: _write_rows(spool, verdicts, code, format_row)
+        yield lambda start, verdicts: _write_rows(spool, verdicts, source, format_row)
         spool.seek(0)
         write_atomic(path, lambda out: shutil.copyfileobj(spool, out))
 
 
-def _write_rows(out: IO[bytes], verdicts: Decoded, code: Code, format_row: Callable[..., str]) -> None:
+def _write_rows(out: IO[bytes], verdicts: Decoded, source: VoteSource, format_row: Callable[..., str]) -> None:
     """Write one line an input."""
     rows = zip(
         verdicts.labels.tolist(),
@@ -66,16 +67,15 @@ def _write_rows(out: IO[bytes], verdicts: Decoded, code: Code, format_row: Calla
         strict=True,
     )
 
-    def name(users: Iterable[int]) -> list[Any]:
-        return [code.users[user] for user in users] if code.users else list(users)
-
+    name, told = source.name_users, source.name_class
     for label, probability, target, suspects, sets, more, neglected in rows:
         named = [name(users) for users in sets]
-        out.write(format_row(label, probability, target, name(suspects), named, more, neglected).encode())
+        row = (told(label), probability, told(target), name(suspects), named, more, neglected)
+        out.write(format_row(*row).encode())
 
 
 def _as_json(
-    label: int, probability: float, target: int, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
+    label: Any, probability: float, target: Any, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
 ) -> str:
     row: dict[str, Any] = {"label": label, "attack_probability": probability, "suspects": suspects}
     row |= {"suspect_sets": sets, "best_set": sets[0] if sets else [], "target": target}
@@ -87,7 +87,7 @@ def _as_json(
 
 
 def _as_csv(
-    label: int, probability: float, target: int, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
+    label: Any, probability: float, target: Any, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
 ) -> str:
     line = io.StringIO()
     named = [" ".join(map(str, users)) or "nobody" for users in sets] + [f"{more} more"] * bool(more)
@@ -124,18 +124,19 @@ class Summary:
 
     Parameters
     ----------
-    code : Code
+    source : VoteSource
     threshold : float
         An input is an alarm when its attack probability is above this.
     held_out : bool
         Count accuracy on odd-numbered inputs only (the others were used for fitting).
     """
 
-    def __init__(self, code: Code, threshold: float, held_out: bool) -> None:
-        self.code, self.threshold, self.held_out = code, threshold, held_out
+    def __init__(self, source: VoteSource, threshold: float, held_out: bool) -> None:
+        self.source, self.code, self.threshold, self.held_out = source, source.code, threshold, held_out
         self.inputs = self.alarms = self.silent = self.counted = self.right = 0
         self.neglected = 0.0
         self.suspects: Counter[int] = Counter()
+        self.targets: Counter[int] = Counter()
         self.unsure: Counter[tuple[tuple[int, ...], ...]] = Counter()
 
     def add(self, start: int, verdicts: Decoded, labels: NDArray[np.int64] | None) -> None:
@@ -147,6 +148,7 @@ class Summary:
         self.neglected = max(self.neglected, float(verdicts.neglected.max(initial=0.0)))
         flags = alarms.tolist()
         self.suspects.update(chain.from_iterable(compress(verdicts.suspects, flags)))
+        self.targets.update(verdicts.targets[alarms & (verdicts.targets >= 0)].tolist())
         self.unsure.update(sets for sets in compress(verdicts.suspect_sets, flags) if len(sets) > 1)
         if labels is not None:
             counted = slice((start + 1) % 2, None, 2) if self.held_out else slice(None)
@@ -160,7 +162,9 @@ class Summary:
 
     def show(self, votes: Path, decoder: str, source: str | None, output: Path | None, as_json: bool) -> None:
         """Print the summary: a table, or one JSON object."""
-        top = sorted(self.suspects.items(), key=lambda item: (-item[1], item[0]))[:10]
+        top, targets = (
+            sorted(found.items(), key=lambda item: (-item[1], item[0]))[:10] for found in (self.suspects, self.targets)
+        )
         threshold = self.threshold if np.isfinite(self.threshold) else None
         if as_json:
             facts = {
@@ -176,6 +180,7 @@ class Summary:
                 "neglected": self.neglected,
                 "guarantee": _state_guarantee(self.code),
                 "suspects": [{"user": self.code.user_name(user), "alarms": count} for user, count in top],
+                "targets": [{"target": self.source.name_class(label), "alarms": count} for label, count in targets],
                 "several_explanations": sum(self.unsure.values()),
                 "output": None if output is None else str(output),
             }
@@ -198,6 +203,8 @@ class Summary:
             table.add_row("no verdict", f"{self.silent:,}")
         if self.neglected > 0:
             table.add_row("neglected", f"at most {self.neglected:.2g} of the posterior of any input")
+        for label, count in targets[:ALTERNATIVES]:
+            table.add_row("target", f"{self.source.name_class(label)}: {count:,} of {self.alarms:,} alarms")
         for user, count in top:
             table.add_row("suspect", f"{self.code.user_name(user)}: {count:,} of {self.alarms:,} alarms")
         for sets, count in sorted(self.unsure.items(), key=lambda item: (-item[1], item[0]))[:ALTERNATIVES]:

@@ -1,0 +1,110 @@
+"""The pruned posterior piece by piece against plain loops, on codes so small that everything can be counted."""
+
+from itertools import combinations
+from math import comb, exp, inf, log
+
+import numpy as np
+import pytest
+
+from codeward.codes import Code, pack_words
+from codeward.decoding import BayesDecoder
+from codeward.decoding._assumptions import ConfusionModel
+from codeward.decoding._pruned import PrunedPosterior
+from codeward.decoding._pruned_search import choose, drop_small, greedy_set, log_add, log_between, log_choose
+
+N_CLASSES = 3
+PRIOR = (0.1, 0.5, 0.4)
+
+
+def small_case(seed, n_users=5, n_models=6):
+    rng = np.random.default_rng(seed)
+    matrix = rng.random((n_models, n_users)) < 0.4
+    matrix[np.arange(n_models), rng.integers(0, n_users, n_models)] = True
+    matrix[rng.integers(0, n_models, n_users), np.arange(n_users)] = True
+    confusion = rng.dirichlet(np.ones(N_CLASSES), (n_models, N_CLASSES)) * 0.3
+    confusion[:, range(N_CLASSES), range(N_CLASSES)] += 0.7
+    votes = rng.integers(0, N_CLASSES, (3, n_models))
+    votes[0] = 1
+    votes[1, Code(matrix).pattern([0])] = 2
+    return Code(matrix), confusion, votes
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("success", [0.6, 0.99])
+def test_with_all_the_time_it_is_the_exact_posterior(seed, success):
+    code, confusion, votes = small_case(seed)
+    exact = BayesDecoder(code, confusion, 0.4, success, PRIOR, method="exact").decode(votes)
+    pruned = BayesDecoder(code, confusion, 0.4, success, PRIOR, method="pruned")
+    found = PrunedPosterior(code, np.array(PRIOR), success, pruned.failure_, 1e-13, 10_000).decode(
+        votes, ConfusionModel(confusion).log_likelihood(votes), 0.4
+    )
+    np.testing.assert_allclose(found.attack_probability, exact.attack_probability, atol=1e-10)
+    np.testing.assert_allclose(found.label_probability, exact.label_probability, atol=1e-10)
+    np.testing.assert_allclose(found.user_probability, exact.user_probability, atol=1e-10)
+    assert found.targets.tolist() == exact.targets.tolist()
+    assert found.suspect_sets == exact.suspect_sets
+    assert found.suspects == exact.suspects
+    assert found.neglected.max() < 1e-10
+    assert (found.agreed == exact.agreed).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("budget", [1, 3, 7])
+def test_what_is_left_out_is_at_most_what_it_says(seed, budget):
+    code, confusion, votes = small_case(seed, n_users=6)
+    exact = BayesDecoder(code, confusion, 0.4, 0.9, PRIOR, method="exact").decode(votes)
+    found = PrunedPosterior(code, np.array(PRIOR), 0.9, log(0.1), 1e-6, budget).decode(
+        votes, ConfusionModel(confusion).log_likelihood(votes), 0.4
+    )
+    slack = found.neglected + 1e-10
+    assert (np.abs(found.attack_probability - exact.attack_probability) <= slack).all()
+    assert (np.abs(found.label_probability - exact.label_probability) <= slack[:, None]).all()
+    assert (found.neglected <= 1).all()
+    for row in range(3):
+        assert set(found.suspects[row]) <= set(exact.suspects[row])
+        if not found.more_sets[row]:
+            assert found.suspect_sets[row] == exact.suspect_sets[row]
+
+
+def test_the_widest_unions_are_exact_up_to_three_users_and_sums_past_them():
+    code, _, _ = small_case(7, n_users=6, n_models=12)
+    posterior = PrunedPosterior(code, np.full(6, 1 / 6), 0.9, log(0.1))
+    union = [0] + [max(int(code.pattern(x).sum()) for x in combinations(range(6), size)) for size in (1, 2, 3)]
+    found = posterior.widest_.tolist()
+    assert found[:4] == union
+    assert found[4] == min(12, union[3] + union[1])
+    assert found[5] == min(12, found[4] + union[1])
+    one = PrunedPosterior(Code([[1], [1]]), np.full(4, 0.25), 0.9, log(0.1))
+    assert one.widest_.tolist() == [0, 2, 2, 2]
+
+
+def test_logarithms_of_sums_and_counts():
+    assert log_add(1.0, 2.0) == pytest.approx(log(exp(1) + exp(2)))
+    assert log_add(2.0, 1.0) == pytest.approx(log(exp(1) + exp(2)))
+    assert log_add(-inf, 3.0) == log_add(3.0, -inf) == 3.0
+    assert log_add(-inf, -inf) == -inf
+    for n in range(7):
+        for size in range(5):
+            assert choose(n, size) == pytest.approx(comb(n, size))
+            assert log_choose(n, size) == pytest.approx(log(comb(n, size)) if comb(n, size) else -inf)
+            for more in range(3):
+                gap = comb(n + more, size) - comb(n, size)
+                assert log_between(n, n + more, size) == pytest.approx(log(gap) if gap else -inf, abs=1e-9)
+
+
+def test_small_masses_are_dropped_in_order():
+    sets, masses = np.array([[1], [2], [3], [4]]), np.array([0.0, -5.0, -1.0, -2.0])
+    assert drop_small(sets, masses, -2.0) == 3
+    assert sets[:3, 0].tolist() == [1, 3, 4]
+    assert masses[:3].tolist() == [0.0, -1.0, -2.0]
+
+
+def test_the_greedy_guess_adds_the_nearest_user_the_lowest_on_a_tie():
+    columns = pack_words(np.array([[1, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=bool))
+    said, union = pack_words(np.array([[1, 1, 1, 0]], dtype=bool))[0], np.zeros(1, dtype=np.uint64)
+    greedy_set(columns, said, 1, union)
+    assert union[0] == 0b0011
+    greedy_set(columns, said, 2, union)  # user 0 again changes nothing, user 3 hits one rightly and one wrongly
+    assert union[0] == 0b0011
+    greedy_set(columns[1:], said, 2, union)
+    assert union[0] == 0b0011
