@@ -42,7 +42,7 @@ def certify(
     max_attackers: int = typer.Option(
         None, "--max-attackers", "-k", help="Search no further than this many attackers."
     ),
-    classes: int = typer.Option(
+    classes: int | None = typer.Option(
         None,
         "--classes",
         help="Number of classes; by default of confusion or scores, else to the largest label.",
