@@ -9,7 +9,7 @@ from codeward.experiments._malicious_clients import (
     save_attackers,
 )
 from codeward.experiments._measure import count_votes, record_cell
-from codeward.experiments._runner import Experiment, holds_models, run_experiment
+from codeward.experiments._runner import Experiment, holds_models, run_experiment, vote_cell
 from codeward.experiments._setting import (
     Draw,
     Setting,
@@ -20,7 +20,6 @@ from codeward.experiments._setting import (
     split_data,
 )
 from codeward.experiments._unlearning import name_output, revoke_users
-from codeward.experiments._voting import vote_cell
 
 __all__ = [
     "Draw",

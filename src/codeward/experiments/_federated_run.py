@@ -19,8 +19,8 @@ from codeward._errors import InputError
 from codeward._files import write_text_atomic
 from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
 from codeward.experiments._measure import count_votes, measure_consensus
+from codeward.experiments._runner import vote_cell
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting, split_data
-from codeward.experiments._voting import vote_cell
 from codeward.federated import (
     FederatedResult,
     FederatedSettings,

@@ -15,9 +15,8 @@ from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
 from codeward.estimators import retrain_without
 from codeward.experiments._measure import count_votes
-from codeward.experiments._runner import find_device, holds_models
+from codeward.experiments._runner import find_device, holds_models, vote_cell
 from codeward.experiments._setting import Setting, load_pair, prepare_setting
-from codeward.experiments._voting import vote_cell
 from codeward.runs import Cell, Outlook, Revocation, RunConfig, RunFolder, TrainConfig, list_cells, load_revocation
 from codeward.training import Ensemble, ModelPlan, ModelStore, drop_users, plan_models, train_ensemble
 

@@ -4,10 +4,15 @@
 (['blended', 'clean-label', 'half-labelled'], True)
 """
 
-from codeward.experiments.comparison._comparison import ComparedCell, Comparison, run_comparison
-from codeward.experiments.comparison._defences import DEFENCES, Defence
-from codeward.experiments.comparison._outcome import Outcome, measure_outcome
-from codeward.experiments.comparison._scene import ATTACKS, Scene, join_samples, make_scene
+from codeward.experiments.comparison._comparison import DEFENCES, ComparedCell, Comparison, Defence, run_comparison
+from codeward.experiments.comparison._scene import (
+    ATTACKS,
+    Outcome,
+    Scene,
+    join_samples,
+    make_scene,
+    measure_outcome,
+)
 
 __all__ = [
     "ATTACKS",

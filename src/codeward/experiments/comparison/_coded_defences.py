@@ -10,8 +10,7 @@ from codeward.certificates import certify
 from codeward.codes import Code, bagging_code, design, inspect, named_code, partition_code, shifted_hash_code
 from codeward.data import Samples
 from codeward.decoding import Assumptions, Decoder, VoteSet, make_decoder
-from codeward.experiments.comparison._outcome import Outcome
-from codeward.experiments.comparison._scene import Scene
+from codeward.experiments.comparison._scene import Outcome, Scene
 from codeward.training import vote
 
 #: Models of the noise ensemble; its authors take 1,000.

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from codeward.data import Samples, render
-from codeward.experiments.comparison._outcome import Outcome
-from codeward.experiments.comparison._scene import Scene
+from codeward.experiments.comparison._scene import Outcome, Scene
 from codeward.training import Ensemble, build_network, vote
 
 #: Share of a class that its cleaners expect to be poisoned; spectral signatures remove 1.5 times as much.
