@@ -1,48 +1,60 @@
 """``codeward compare``: attacks against defences, one table and one picture."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import typer
 
 from codeward._errors import InputError
-from codeward._figures import show_percent
+from codeward.runs import rate
 
 
 def compare(
     config: Path = typer.Argument(None, metavar="CONFIG", help="YAML: dataset, users, attackers, attacks, defences."),
-    smoke: bool = typer.Option(False, "--smoke", help="Two attacks, five defences, one seed: a minute on digits."),
+    smoke: bool = typer.Option(False, "--smoke", help="Two attacks, six defences, one seed: seconds on digits."),
     output: Path = typer.Option(Path("runs/compare"), "-o", "--output", help="Folder; what is there is kept."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where data sets are; else CODEWARD_DATA."),
+    votes_only: bool = typer.Option(False, "--votes-only", help="Train coded defences and keep their votes."),
+    pack: Path = typer.Option(None, "--pack", metavar="FILE", help="Also put all records into one .jsonl.gz."),
     as_json: bool = typer.Option(False, "--json", help="Print figures and files as one JSON object."),
 ) -> None:
     """Compare defences under attack: right labels, alarms, names, guarantees and costs, on the same users and seeds.
 
     Every attack meets every defence; one record a cell, so that an interrupted comparison goes on where it was. The
-    report has the tables with every defence's worst case in bold; LaTeX and CSV files are beside it.
+    report has a heatmap and tables with every defence's worst case in bold; LaTeX, CSV and Markdown are beside it.
+    Where one machine has the GPU and another the time, --votes-only trains and the same command without it decodes.
 
-    Example: codeward compare --smoke -o runs/compare
+    Example: codeward compare configs/compare-mnist.yaml -o runs/compare-mnist
     """
     from codeward._progress import show_progress
 
     if config is not None and not config.is_file():
         raise InputError(f"{config}: no such configuration file")
     from codeward.experiments.comparison import Comparison, run_comparison
-    from codeward.report import write_comparison
+    from codeward.report import pack_comparison, write_comparison
 
     if smoke:
         given = Comparison(
             attacks=("patch", "own-targets"),
-            defences=("none", "spectral", "strip", "partition", "codeward"),
+            defences=("none", "spectral", "strip", "partition", "codeward", "fed-krum"),
             seeds=(0,),
         )
     else:
         given = Comparison() if config is None else Comparison.load(config)
     figures = {}
     with show_progress("compare", given.n_cells, quiet=as_json) as bar:
-        for cell, record in run_comparison(given, output, data_dir, bar):
+        for cell, record in run_comparison(given, output, data_dir, bar, votes_only):
             figures[cell.name] = record["figures"]
+    if votes_only:
+        typer.echo(json.dumps({"votes": str(output / "votes")}) if as_json else f"votes: {output / 'votes'}")
+        return
     files = write_comparison(output)
+    if pack is not None:
+        pack_comparison(output, pack)
+        files["pack"] = str(pack)
     if as_json:
         print(json.dumps({"figures": figures, "files": files}))
         return
@@ -50,15 +62,19 @@ def compare(
     typer.echo(f"report: {files['report']} (tables as .csv and .tex beside it)")
 
 
-def _print_table(attacks, defences, seeds, figures) -> None:  # type: ignore[no-untyped-def]
-    """Print right labels on triggered inputs, the worst of each defence marked."""
-    shown = [attack for attack in attacks if attack != "none"]
-    typer.echo("right labels on triggered inputs, mean over seeds; * a defence's worst")
-    typer.echo(f"{'':17}" + "".join(f"{attack[:12]:>13}" for attack in shown))
+def _print_table(
+    attacks: Sequence[str], defences: Sequence[str], seeds: Sequence[int], figures: dict[str, dict[str, Any]]
+) -> None:
+    """Print right labels on triggered inputs in percent: each defence's mean, and its worst attack."""
+    typer.echo(f"{'right labels, percent':19}{'clean':>8}{'attacked':>10}{'worst':>8}  under")
     for defence in defences:
-        means = []
-        for attack in shown:
-            found = [figures[f"{attack}-{defence}-seed{seed}"]["triggered"] for seed in seeds]
-            means.append(sum(one["count"] / max(1, one["of"]) for one in found) / len(found))
-        cells = [f"{show_percent(mean)}{'*' if mean == min(means) else ' '}" for mean in means]
-        typer.echo(f"{defence:17}" + "".join(f"{cell:>13}" for cell in cells))
+        means: dict[str, float] = {}
+        for attack in attacks:
+            found = [figures[name] for seed in seeds if (name := f"{attack}-{defence}-seed{seed}") in figures]
+            if found and attack != "none":
+                means[attack] = fmean(rate(one["triggered"]) for one in found)
+        clean = fmean(rate(one["clean"]) for name, one in figures.items() if f"-{defence}-seed" in name)
+        worst = min(means, key=lambda attack: means[attack], default=None)
+        if worst is not None:
+            mean = fmean(means.values())
+            typer.echo(f"{defence:19}{100 * clean:8.1f}{100 * mean:10.1f}{100 * means[worst]:8.1f}  {worst}")

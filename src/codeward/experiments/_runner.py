@@ -244,7 +244,7 @@ def vote_cell(
     votes = {name: VoteSet(vote(scores[name]), samples.labels) for name, samples in inputs.items()}
     if with_scores:
         confusion = estimate_confusion(votes["validation"].votes, setting.validation.labels, setting.n_classes)
-        votes = {name: VoteSet(v.votes, v.labels, confusion, _round(scores[name])) for name, v in votes.items()}
+        votes = {name: VoteSet(v.votes, v.labels, confusion, round_scores(scores[name])) for name, v in votes.items()}
         meant = {name_triggered(number, len(groups)): group.target for number, group in enumerate(groups)}
         cell.save_gallery({n: _pick(samples, meant.get(n)) for n, samples in inputs.items() if n != "validation"})
     device = str(ensemble.device)
@@ -276,7 +276,8 @@ def _pick(samples: Samples, target: int | None) -> tuple[NDArray[np.uint8], NDAr
     return np.rint(render(chosen) * 255).astype(np.uint8), chosen.labels
 
 
-def _round(scores: NDArray[np.float32]) -> NDArray[Any]:
+def round_scores(scores: NDArray[np.float32]) -> NDArray[Any]:
+    """Return scores in half precision, finite."""
     # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it. A model that
     # diverged has NaN, which no reader should have to know: `vote` takes it for the lowest score, and so does the file.
     rounded: ArrayLike = np.clip(np.nan_to_num(scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0)

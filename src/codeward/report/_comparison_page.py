@@ -1,23 +1,24 @@
 """Attacks against defences: tables, a page, and files for LaTeX and spreadsheets, from the records of a comparison."""
 
 import csv
+import gzip
 import io
+import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from codeward._errors import InputError
 from codeward._figures import show_percent
-from codeward._files import read_json, write_text_atomic
+from codeward._files import parse_json, read_bytes, read_json, write_atomic, write_text_atomic
 from codeward.report._page import write_page
 from codeward.report._table_builder import Table, TableEntry, shaded_cell, share_cell, show_number
 from codeward.runs import rate
 
 #: As `codeward compare` writes it.
-FORMAT = "codeward-comparison/1"
+FORMAT = "codeward-comparison/2"
 Record = dict[str, Any]
 
 
@@ -39,16 +40,18 @@ class ComparedRecords:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "ComparedRecords":
-        """Read all records of a folder, in order of their names."""
-        found = []
-        for file in sorted(Path(folder, "records").glob("*-seed*.json")):
-            record = read_json(file)
+        """Read all records of a folder in order of their names, or those of a file that `pack_comparison` made."""
+        if Path(folder).suffix == ".gz":
+            lines = gzip.decompress(read_bytes(folder)).splitlines()
+            told = [(f"{folder}, line {number}", parse_json(line, str(folder))) for number, line in enumerate(lines, 1)]
+        else:
+            told = [(str(file), read_json(file)) for file in sorted(Path(folder, "records").glob("*-seed*.json"))]
+        for name, record in told:
             if not isinstance(record, dict) or record.get("format") != FORMAT:
-                raise InputError(f"{file}: not a {FORMAT} file")
-            found.append(record)
-        if not found:
+                raise InputError(f"{name}: not a {FORMAT} record")
+        if not told:
             raise InputError(f"{folder}: no records of a comparison; codeward compare -o {folder} makes them")
-        return cls(tuple(found))
+        return cls(tuple(record for _, record in told))
 
     @property
     def attacks(self) -> list[str]:
@@ -74,20 +77,34 @@ class ComparedRecords:
         return [name for name in dict.fromkeys(order) if name in there]
 
 
+def pack_comparison(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None:
+    """Put all records of a comparison into one compressed file, one a line; the same records give the same bytes.
+
+    Examples
+    --------
+    >>> pack_comparison("nowhere", "records.jsonl.gz")
+    Traceback (most recent call last):
+    codeward._errors.InputError: nowhere: no records of a comparison; codeward compare -o nowhere makes them
+    """
+    lines = [json.dumps(record, sort_keys=True) + "\n" for record in ComparedRecords.load(folder).records]
+    write_atomic(file, lambda out: out.write(gzip.compress("".join(lines).encode(), mtime=0)))
+
+
 def tabulate_comparison(found: ComparedRecords) -> list[Table]:
-    """Return the tables: right labels under each attack (worst in bold), detection and naming, costs and guarantees.
+    """Return the tables: right labels under each attack (worst in bold), alarms and names, certificates, costs.
 
     Examples
     --------
     >>> record = {"attack": "patch", "defence": "none", "title": "no defence", "citation": "", "made_for": "none",
-    ...           "comparison": {"attacks": ["patch"], "defences": ["none"]}, "seconds": 1.0, "seed": 0,
+    ...           "comparison": {"attacks": ["patch"], "defences": ["none"]}, "seed": 0,
+    ...           "seconds": {"training": 1.0, "inference": 0.1},
     ...           "figures": {"clean": {"count": 9, "of": 10}, "triggered": {"count": 1, "of": 10}, "detected": None,
     ...                       "named_rightly": None, "guarantee": "none", "models": 1, "passes": 1,
-    ...                       "named_wrongly": None}}
+    ...                       "named_wrongly": None, "certified": None, "broken": None}}
     >>> [table.name for table in tabulate_comparison(ComparedRecords((record,)))]
-    ['right-labels', 'detection', 'costs']
+    ['right-labels', 'detection', 'certificates', 'costs']
     """
-    return [_right_labels(found), _detection(found), _costs(found)]
+    return [_right_labels(found), _detection(found), _certificates(found), _costs(found)]
 
 
 def write_comparison(folder: str | os.PathLike[str], target: str | os.PathLike[str] | None = None) -> dict[str, str]:
@@ -121,15 +138,79 @@ def write_comparison(folder: str | os.PathLike[str], target: str | os.PathLike[s
             story=story,
             tables=tables,
             attacks=attacks,
+            heatmap=draw_heatmap(tables[0]),
         ),
     )
-    files = {"report": str(page)}
+    picture = page.with_name("right-labels.svg")
+    write_text_atomic(picture, draw_heatmap(tables[0]))
+    files = {"report": str(page), "right-labels.svg": str(picture)}
     for table in tables:
-        for kind, text in (("csv", table_to_csv(table)), ("tex", table_to_latex(table))):
+        texts = {"csv": table_to_csv(table), "tex": table_to_latex(table), "md": table_to_markdown(table)}
+        for kind, text in texts.items():
             file = page.with_name(f"{table.name}.{kind}")
             write_text_atomic(file, text)
             files[f"{table.name}.{kind}"] = str(file)
     return files
+
+
+def draw_heatmap(table: Table) -> str:
+    """Draw shaded entries as an SVG picture: a row a defence, a column an attack, dark where labels are lost.
+
+    Examples
+    --------
+    >>> row = (TableEntry("DPA"), TableEntry("80%", shade=0.8))
+    >>> draw_heatmap(Table("t", "T", "", "", ("defence", "patch"), (("", (row,)),))).count("<rect")
+    2
+    """
+    rows = [row for _, group in table.groups for row in group]
+    left, top, wide, high = 210, 110, 46, 24
+    width, height = left + wide * (len(table.heads) - 1) + 60, top + high * len(rows) + 10
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="12" role="img" aria-label="{escape(table.title)}">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+    ]
+    for column, head in enumerate(table.heads[1:]):
+        x = left + wide * column + wide / 2
+        parts.append(f'<text transform="translate({x:.0f} {top - 6}) rotate(-45)">{escape(head)}</text>')
+    for number, row in enumerate(rows):
+        y = top + high * number
+        parts.append(f'<text x="{left - 8}" y="{y + 16}" text-anchor="end">{escape(row[0].value)}</text>')
+        for column, cell in enumerate(row[1:]):
+            if cell.shade is None:
+                continue
+            lost = 1 - cell.shade
+            colour = f"rgb({255 - 80 * lost:.0f},{255 - 215 * lost:.0f},{255 - 225 * lost:.0f})"
+            x, ink = left + wide * column, "#fff" if lost > 0.55 else "#111"
+            bold = ' font-weight="bold"' if cell.mark == "good" else ""
+            parts.append(f'<rect x="{x}" y="{y}" width="{wide - 2}" height="{high - 2}" fill="{colour}"/>')
+            parts.append(
+                f'<text x="{x + wide / 2 - 1:.0f}" y="{y + 16}" text-anchor="middle" fill="{ink}"{bold}>'
+                f"{100 * cell.shade:.0f}</text>"
+            )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def table_to_markdown(table: Table) -> str:
+    """Return a table as Markdown, bold where the page is bold.
+
+    Examples
+    --------
+    >>> row = (TableEntry("c"), TableEntry("98.0%", mark="good"))
+    >>> print(table_to_markdown(Table("t", "T", "", "", ("code", "right"), (("", (row,)),))), end="")
+    | code | right |
+    |---|---|
+    | c | **98.0%** |
+    """
+
+    def show(cell: TableEntry) -> str:
+        text = f"**{cell.value}**" if cell.mark == "good" else cell.value
+        return " ".join(filter(None, (text, cell.spread)))
+
+    rows = [[show(cell) for cell in row] for _, group in table.groups for row in group]
+    lines = [list(table.heads), *rows]
+    head, *body = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([head, "|---" * len(table.heads) + "|", *body]) + "\n"
 
 
 def table_to_csv(table: Table) -> str:
@@ -177,11 +258,12 @@ def table_to_latex(table: Table) -> str:
 def _right_labels(found: ComparedRecords) -> Table:
     rows = []
     for defence in found.defences:
-        cells = [
-            shaded_cell([record["figures"]["triggered"] for record in found.of(attack, defence)])
+        triggered = [
+            [record["figures"]["triggered"] for record in found.of(attack, defence)]
             for attack in found.attacks
             if attack != "none"
         ]
+        cells = [shaded_cell(figures) if figures else TableEntry("") for figures in triggered]
         clean = share_cell(
             [record["figures"]["clean"] for attack in found.attacks for record in found.of(attack, defence)]
         )
@@ -224,32 +306,56 @@ def _detection(found: ComparedRecords) -> Table:
     return Table("detection", "Alarms and names", note, "", heads, (("", tuple(rows)),), quiet=True)
 
 
-def _costs(found: ComparedRecords) -> Table:
-    base = _mean_seconds(found, "none") if "none" in found.defences else None
+def _certificates(found: ComparedRecords) -> Table:
     rows = []
     for defence in found.defences:
-        last = found.of(found.attacks[-1], defence)[-1]["figures"]
-        seconds = _mean_seconds(found, defence)
-        ratio = f"{seconds / base:.1f}" if base else f"{seconds:.1f} s"
+        of = [record["figures"] for attack in found.attacks if attack != "none" for record in found.of(attack, defence)]
+        certified = [figures["certified"] for figures in of if figures["certified"] is not None]
+        broken = sum(figures["broken"]["count"] for figures in of if figures["broken"] is not None)
+        last = of[-1] if of else found.of(found.attacks[-1], defence)[-1]["figures"]
         rows.append(
             (
                 TableEntry(found.say("defence", defence, "title")),
-                TableEntry(str(last["models"])),
-                TableEntry(str(last["passes"])),
-                TableEntry(ratio),
+                shaded_cell(certified) if certified else TableEntry("nothing"),
+                TableEntry(str(broken)) if certified else TableEntry(""),
                 TableEntry(str(last["guarantee"]), mark="wrap"),
                 TableEntry(found.say("defence", defence, "made_for"), mark="wrap"),
                 TableEntry(found.say("defence", defence, "citation")),
             )
         )
-    heads = ("defence", "models", "passes an input", "time", "guarantee", "made for", "source")
+    heads = ("defence", "certified", "broken", "guarantee", "made for", "source")
     note = (
-        "Time: training and answering, as a ratio to no defence in the same process; a model that an earlier defence "
-        "trained is not trained again, so ratios of defences that share models are lower than alone."
+        "Certified: triggered inputs that are right without the attack and that no set of as many users can change, by "
+        "the certificate of the models without the attack; broken: those of them whose label an attack changed, of all "
+        "cells."
     )
-    return Table("costs", "Costs and guarantees", note, "", heads, (("", tuple(rows)),))
+    return Table("certificates", "What is guaranteed", note, "", heads, (("", tuple(rows)),))
 
 
-def _mean_seconds(found: ComparedRecords, defence: str) -> float:
-    of: Sequence[float] = [record["seconds"] for attack in found.attacks for record in found.of(attack, defence)]
-    return fmean(of)
+def _costs(found: ComparedRecords) -> Table:
+    attack = "none" if "none" in found.attacks else found.attacks[0]
+    base = {part: _least_seconds(found, attack, "none", part) for part in ("training", "inference")}
+    rows = []
+    for defence in found.defences:
+        if not (of := found.of(attack, defence)):
+            continue
+        ratios = [
+            TableEntry(
+                f"{_mean_seconds(found, attack, defence, part) / max(1e-9, base[part]):.1f}" if base[part] else ""
+            )
+            for part in ("training", "inference")
+        ]
+        figures = of[-1]["figures"]
+        models, passes = (TableEntry(str(figures[part])) for part in ("models", "passes"))
+        rows.append((TableEntry(found.say("defence", defence, "title")), models, passes, *ratios))
+    heads = ("defence", "models", "passes an input", "training", "inference")
+    note = (
+        "Training (what it fits and searches included) and inference as ratios to no defence: processor time in one "
+        "process, best of the seeds"
+        + ("; no model shared." if attack == "none" else ", models that an earlier defence trained left out.")
+    )
+    return Table("costs", "Costs", note, "", heads, (("", tuple(rows)),))
+
+
+def _least_seconds(found: ComparedRecords, attack: str, defence: str, part: str) -> float:
+    return float(min((record["seconds"][part] for record in found.of(attack, defence)), default=0.0))

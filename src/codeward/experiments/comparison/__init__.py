@@ -4,19 +4,24 @@
 (['blended', 'clean-label', 'half-labelled'], True)
 """
 
-from codeward.experiments.comparison._comparison import DEFENCES, ComparedCell, Comparison, Defence, run_comparison
-from codeward.experiments.comparison._scene import (
+from codeward.experiments.comparison._comparison import ComparedCell, Comparison, run_comparison
+from codeward.experiments.comparison._defences import DEFENCES, Defence
+from codeward.experiments.comparison._scene import Outcome, Scene, join_samples, measure_outcome
+from codeward.experiments.comparison._simulated_attacks import (
     ATTACKS,
-    Outcome,
-    Scene,
-    join_samples,
+    UPDATE_ATTACKS,
+    AttackPlan,
+    Battlefield,
     make_scene,
-    measure_outcome,
+    search_plan,
 )
 
 __all__ = [
     "ATTACKS",
     "DEFENCES",
+    "UPDATE_ATTACKS",
+    "AttackPlan",
+    "Battlefield",
     "ComparedCell",
     "Comparison",
     "Defence",
@@ -26,4 +31,5 @@ __all__ = [
     "make_scene",
     "measure_outcome",
     "run_comparison",
+    "search_plan",
 ]

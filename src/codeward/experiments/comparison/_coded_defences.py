@@ -1,15 +1,30 @@
 """Defences of many models: noise, output codes, parts of the data, and codes of users."""
 
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward._errors import UnmetError
+from codeward._files import write_atomic
 from codeward.certificates import certify
 from codeward.codes import Code, bagging_code, design, inspect, named_code, partition_code, shifted_hash_code
 from codeward.data import Samples
-from codeward.decoding import Assumptions, Decoder, VoteSet, make_decoder
+from codeward.decoding import (
+    Assumptions,
+    BayesDecoder,
+    ConsensusDecoder,
+    Decoder,
+    PluralityDecoder,
+    RunOffDecoder,
+    VoteSet,
+    make_decoder,
+)
+from codeward.experiments._runner import round_scores
 from codeward.experiments.comparison._scene import Outcome, Scene
 from codeward.training import vote
 
@@ -19,45 +34,196 @@ NOISE_MODELS = 20
 NOISE = 0.2
 
 
-def run_code(scene: Scene, code: Code, decoder: str, n_attackers: int, names: bool = False) -> Outcome:
-    """Train the sub-models of a code and decode their votes."""
-    ensemble = scene.train(code)
-    validation, clean, triggered = ensemble.score_all([scene.validation, scene.clean, scene.triggered])
-    given = VoteSet(vote(validation), scene.validation.labels, None, validation.astype(np.float16))
-    assumptions = replace(Assumptions.uniform(n_attackers), n_attackers=n_attackers)
-    made = make_decoder(decoder, code, given, assumptions, scene.n_classes)
-    on_clean, on_triggered = (made.decode(_observe(made, scores)) for scores in (clean, triggered))
-    kept, words = _guarantee(code, made, vote(clean), clean, scene)
-    alarms = decoder not in ("plurality", "runoff")
+@dataclass(frozen=True)
+class CodedDefence:
+    """A code of users and a decoder. What trains is apart from what decodes: votes are kept in the scene's folder.
+
+    Attributes
+    ----------
+    make_code : callable
+        From the number of users and a seed to the code.
+    decoder : str
+        As `codeward.decoding.make_decoder` knows it.
+    n_attackers : int
+        What the decoder expects at most.
+    scores : bool
+        Whether a decoder of this code reads class scores.
+    names : bool
+        Whether suspects are counted.
+    """
+
+    make_code: Callable[[int, int], Code]
+    decoder: str
+    n_attackers: int
+    scores: bool = False
+    names: bool = False
+
+    def __call__(self, scene: Scene) -> Outcome:
+        """Train the sub-models (or read their votes), decode, and compare with what was certified."""
+        code = self.code(scene)
+        return decode_votes(scene, code, collect_votes(scene, [self])[code.digest], self)
+
+    def code(self, scene: Scene) -> Code:
+        """Return the code for the scene's users."""
+        return self.make_code(len(scene.users), scene.seed)
+
+
+def collect_votes(scene: Scene, defences: Sequence[CodedDefence]) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return by code what its models say of validation, clean and triggered inputs, and of the last without the attack.
+
+    Class scores in half precision where a decoder reads them, else votes. All models that are missing are trained in
+    one go.
+    """
+    codes = {code.digest: (code, one.scores) for one in defences for code in [one.code(scene)]}
+    found = {digest: kept for digest in codes if (kept := _read_votes(scene, digest)) is not None}
+    missing = {digest: pair for digest, pair in codes.items() if digest not in found}
+    attacked = scene.train_all([code for code, _ in missing.values()], scene.users)
+    # Without the attack most models are the same ones, which the store has.
+    calm = scene.train_all([code for code, _ in missing.values()], scene.honest) if scene.attackers else attacked
+    for (digest, (_, with_scores)), hit, free in zip(missing.items(), attacked, calm, strict=True):
+        heard = scene.score(hit, [scene.validation, scene.clean, scene.triggered])
+        heard += free.score_all([scene.triggered])
+        names = ("validation", "clean", "triggered", "unattacked")
+        kept = {
+            name: round_scores(scores) if with_scores else vote(scores).astype(np.int16)
+            for name, scores in zip(names, heard, strict=True)
+        }
+        if scene.folder is not None:
+            write_atomic(_votes_file(scene, digest), partial(_write_arrays, kept))
+        found[digest] = kept
+    return found
+
+
+def decode_votes(scene: Scene, code: Code, heard: dict[str, NDArray[Any]], defence: CodedDefence) -> Outcome:
+    """Decode what the models of a code say; no model is needed."""
+    votes = {
+        name: vote(said.astype(np.float32)) if said.ndim == 3 else said.astype(np.int64) for name, said in heard.items()
+    }
+    made = make_fitted(scene, code, heard["validation"], defence)
+    said = {name: heard[name].astype(np.float32) if made.needs == "scores" else votes[name] for name in heard}
+    with scene.inferring():
+        on_clean, on_triggered = made.decode(said["clean"]), made.decode(said["triggered"])
+    plain = PluralityDecoder(code, scene.n_classes)
+    labels = [  # where the consensus decoder has no verdict, the plurality stands for it
+        np.where(decoded.labels < 0, plain.predict(votes[name]), decoded.labels)
+        for name, decoded in (("clean", on_clean), ("triggered", on_triggered))
+    ]
+    alarms = defence.decoder not in ("plurality", "runoff")
+    certified = broken = None
+    if scene.attackers:
+        certified, broken = check_certificates(scene, code, made, said, votes)
+    kept, words = _guarantee(code, votes["clean"], scene)
     return Outcome(
-        np.asarray(on_clean.labels),
-        np.asarray(on_triggered.labels),
+        labels[0],
+        labels[1],
         on_clean.attack_probability if alarms else None,
         on_triggered.attack_probability if alarms else None,
-        tuple(map(tuple, on_triggered.suspects)) if names else None,
+        tuple(map(tuple, on_triggered.suspects)) if defence.names else None,
         kept,
         words,
+        certified,
+        broken,
         code.n_models,
         code.n_models,
     )
 
 
-def run_partition(scene: Scene, decoder: str = "plurality") -> Outcome:
-    """Deep Partition Aggregation over users: one model a user, plurality (or a run-off)."""
-    return run_code(scene, partition_code(len(scene.users), len(scene.users)), decoder, 1)
+def make_fitted(scene: Scene, code: Code, heard: NDArray[Any], defence: CodedDefence) -> Decoder:
+    """Return the defence's decoder, fitted on what models say of the validation inputs."""
+    given = VoteSet(_vote(heard), scene.validation.labels, None, heard if heard.ndim == 3 else None)
+    assumptions = replace(Assumptions.uniform(defence.n_attackers), n_attackers=defence.n_attackers)
+    return make_decoder(defence.decoder, code, given, assumptions, scene.n_classes)
 
 
-def run_shifted_hash(scene: Scene) -> Outcome:
+def check_certificates(
+    scene: Scene, code: Code, decoder: Decoder, said: dict[str, NDArray[Any]], votes: dict[str, NDArray[np.int64]]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Certify what the models say without the attack, and tell where the attack changed a certified label.
+
+    Under *arbitrary*: plurality (also in place of a decoder of scores, which has no certificate), run-off, consensus.
+    Bayes is certified under *deterministic*, so an input counts where all hit models that changed say one target.
+    Models that no attacker reaches must have said the same both times, or nothing could be certified at all.
+
+    Raises
+    ------
+    UnmetError
+        Where a model that no attacker reaches changed.
+    """
+    hit, k = code.pattern(scene.attackers), len(scene.attackers)
+    free, attacked = votes["unattacked"], votes["triggered"]
+    if (free != attacked)[:, ~hit].any():
+        raise UnmetError("a model that no attacker reaches answers otherwise than without the attack")
+    judge: Any = decoder
+    applies = np.ones(len(free), dtype=bool)
+    if isinstance(decoder, BayesDecoder):
+        first = np.where(hit.any(), int(np.argmax(hit)), 0)
+        applies = (attacked[:, hit] == attacked[:, [int(first)]]).all(axis=1)
+        radius = certify(free, code, threat="deterministic", decoder=decoder, max_attackers=k).radius
+        before, after = decoder.predict(free), decoder.predict(attacked)
+    elif isinstance(decoder, (RunOffDecoder, ConsensusDecoder)):
+        name = "runoff" if isinstance(decoder, RunOffDecoder) else "consensus"
+        more = {} if name == "runoff" else {"n_attackers": decoder.n_attackers, "n_errors": decoder.n_errors}
+        radius = certify(
+            said["unattacked"], code, decoder=name, n_classes=scene.n_classes, max_attackers=k, **more
+        ).radius
+        before, after = decoder.predict(said["unattacked"]), decoder.predict(said["triggered"])
+    else:
+        judge = PluralityDecoder(code, scene.n_classes)
+        radius = certify(free, code, n_classes=scene.n_classes, max_attackers=k).radius
+        before, after = judge.predict(free), judge.predict(attacked)
+    certified = applies & (radius >= k) & (before == scene.triggered.labels)
+    return certified, certified & (after != before)
+
+
+def _vote(heard: NDArray[Any]) -> NDArray[np.int64]:
+    return vote(heard.astype(np.float32)) if heard.ndim == 3 else heard.astype(np.int64)
+
+
+def _votes_file(scene: Scene, digest: str) -> Path:
+    assert scene.folder is not None
+    return scene.folder / "votes" / f"{scene.name}-{digest[:12]}-seed{scene.seed}.npz"
+
+
+def _read_votes(scene: Scene, digest: str) -> dict[str, NDArray[Any]] | None:
+    if scene.folder is None or not (file := _votes_file(scene, digest)).is_file():
+        return None
+    with np.load(file, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def _write_arrays(arrays: dict[str, NDArray[Any]], out: IO[bytes]) -> None:
+    np.savez_compressed(out, allow_pickle=False, **arrays)
+
+
+def pool_users(n_users: int, seed: int) -> Code:
+    """One model on everybody's data."""
+    return Code(np.ones((1, n_users), dtype=bool))
+
+
+def partition_users(n_users: int, seed: int) -> Code:
+    """One model a user: Deep Partition Aggregation over users."""
+    return partition_code(n_users, n_users)
+
+
+def hash_users(n_users: int, seed: int) -> Code:
     """Finite Aggregation over users: every user feeds three models, every model learns from a quarter of them."""
-    rng = np.random.default_rng([scene.seed, 12])
-    n_users = len(scene.users)
-    return run_code(scene, shifted_hash_code(max(1, n_users // 3), 3, rng, n_users), "plurality", 1)
+    return shifted_hash_code(max(1, n_users // 3), 3, np.random.default_rng([seed, 12]), n_users)
 
 
-def run_bagging(scene: Scene) -> Outcome:
-    """Bagging over users: random subsets of a third."""
-    rng = np.random.default_rng([scene.seed, 8])
-    return run_code(scene, bagging_code(len(scene.users), 15, len(scene.users) // 3, rng), "plurality", 1)
+def bag_users(n_users: int, seed: int) -> Code:
+    """Bagging over users: 15 random subsets of a third."""
+    return bagging_code(n_users, 15, n_users // 3, np.random.default_rng([seed, 8]))
+
+
+def take_named(n_users: int, seed: int, name: str) -> Code:
+    """One of the codes that have a name; they have 12 users."""
+    return named_code(name)
+
+
+@cache
+def design_tracking(n_users: int, seed: int) -> Code:
+    """Design the smallest code that tracks two users with a margin of 3."""
+    return design(n_users, n_attackers=2, utilization=1 / 3, guarantee="track", margin=3, reproducible=True).code
 
 
 def run_noise(scene: Scene) -> Outcome:
@@ -76,7 +242,7 @@ def run_noise(scene: Scene) -> Outcome:
     for model in range(NOISE_MODELS):
         ensemble = scene.train_one(disturb(scene.pooled, [scene.seed, 9, model]))
         inputs = [disturb(samples, [scene.seed, 10, model]) for samples in (scene.clean, scene.triggered)]
-        clean, triggered = ensemble.score_all(inputs)
+        clean, triggered = scene.score(ensemble, inputs)
         votes.append((vote(clean)[:, 0], vote(triggered)[:, 0]))
     labels = [_count(np.stack([pair[side] for pair in votes], axis=1), scene.n_classes) for side in (0, 1)]
     words = f"a bound on the norm of all changes together (noise {NOISE} of the pixel range); no number of users"
@@ -100,7 +266,7 @@ def run_output_code(scene: Scene) -> Outcome:
         ensemble = scene.train(
             Code(np.ones((1, 1), dtype=bool)), [replace(scene.pooled, labels=bit[scene.pooled.labels])], n_classes=2
         )
-        said.append([vote(scores)[:, 0] for scores in ensemble.score_all(asked)])
+        said.append([vote(scores)[:, 0] for scores in scene.score(ensemble, asked)])
     labels = []
     for side in (0, 1):
         heard = np.stack([pair[side] for pair in said], axis=1)
@@ -109,29 +275,7 @@ def run_output_code(scene: Scene) -> Outcome:
     return Outcome(labels[0], labels[1], n_models=n_bits, n_passes=n_bits)
 
 
-def run_codeward(scene: Scene, code: str, decoder: str, n_attackers: int) -> Outcome:
-    """Codeward with a code and a decoder by name."""
-    return run_code(scene, named_code(code), decoder, n_attackers, names=True)
-
-
-def run_default(scene: Scene) -> Outcome:
-    """Codeward as `codeward run` has it: a code that tracks two users with a margin of 3, alarms calibrated."""
-    return run_code(scene, _tracking_code(len(scene.users)), "calibrated", 2, names=True)
-
-
-@cache
-def _tracking_code(n_users: int) -> Code:
-    found = design(n_users, n_attackers=2, utilization=1 / 3, guarantee="track", margin=3, reproducible=True)
-    return found.code
-
-
-def _observe(decoder: Decoder, scores: NDArray[np.float32]) -> NDArray[np.float32] | NDArray[np.int64]:
-    return scores if decoder.needs == "scores" else vote(scores)
-
-
-def _guarantee(
-    code: Code, decoder: Decoder, votes: NDArray[np.int64], scores: NDArray[np.float32], scene: Scene
-) -> tuple[int, str]:
+def _guarantee(code: Code, votes: NDArray[np.int64], scene: Scene) -> tuple[int, str]:
     """Say what holds of most clean inputs: the median certified radius of plurality, and what the code promises."""
     radius = certify(votes, code, threat="arbitrary", n_classes=scene.n_classes).radius
     half = int(np.median(radius))

@@ -1,81 +1,39 @@
-"""All defences by name, and a grid of attacks against them: one record a cell, resumed from whatever is there."""
+"""A grid of attacks and defences: one record a cell, resumed from whatever is there."""
 
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
+
+import numpy as np
 
 from codeward._errors import InputError
 from codeward._files import read_json, write_text_atomic
 from codeward._progress import Progress, silent
-from codeward.data import load_dataset
-from codeward.experiments.comparison import _coded_defences as coded
-from codeward.experiments.comparison import _single_model as single
-from codeward.experiments.comparison._scene import ATTACKS, Outcome, Scene, make_scene, measure_outcome
+from codeward.data import DatasetPair, load_dataset
+from codeward.experiments.comparison._coded_defences import CodedDefence, collect_votes, make_fitted
+from codeward.experiments.comparison._defences import DEFENCES, NAMED_CODES
+from codeward.experiments.comparison._scene import Scene, measure_outcome
+from codeward.experiments.comparison._simulated_attacks import (
+    ATTACKS,
+    AttackPlan,
+    Battlefield,
+    Goal,
+    make_scene,
+    search_plan,
+)
 from codeward.runs import FRACTION, FRACTIONS, describe_machine, parse_yaml
-from codeward.training import PRESETS, ModelStore, TrainingSettings
+from codeward.training import ModelStore, TrainingSettings, choose_recipe
 
 #: Changes when a reader of older records would misread newer ones.
-FORMAT = "codeward-comparison/1"
-
-
-@dataclass(frozen=True)
-class Defence:
-    """One defence.
-
-    Attributes
-    ----------
-    run : callable
-        From a `Scene` to an `Outcome`.
-    title : str
-    citation : str
-    made_for : str
-        The threat that its authors had in mind.
-
-    Examples
-    --------
-    >>> DEFENCES["strip"].citation
-    'Gao et al., 2019'
-    """
-
-    run: Callable[[Scene], Outcome]
-    title: str
-    citation: str
-    made_for: str
-
-
-_POISON = "a minority of each class poisoned, one party trains"
-_INPUT = "a trigger that holds the answer whatever else is on the image"
-
-DEFENCES: dict[str, Defence] = {
-    "none": Defence(single.run_undefended, "no defence", "", "none"),
-    "spectral": Defence(single.run_spectral, "spectral signatures", "Tran et al., 2018", _POISON),
-    "clustering": Defence(single.run_activation_clustering, "activation clustering", "Chen et al., 2018", _POISON),
-    "strip": Defence(single.run_strip, "STRIP", "Gao et al., 2019", _INPUT),
-    "cleanse": Defence(single.run_neural_cleanse, "Neural Cleanse", "Wang et al., 2019", "a small trigger, one target"),
-    "noise": Defence(coded.run_noise, "RAB", "Weber et al., 2023", "changes of small norm to the training data"),
-    "output-code": Defence(
-        coded.run_output_code, "output code", "Dietterich and Bakiri, 1995", "errors of models, not poison"
-    ),
-    "partition": Defence(coded.run_partition, "DPA", "Levine and Feizi, 2021", "any k samples or users (arbitrary)"),
-    "partition-runoff": Defence(
-        partial(coded.run_partition, decoder="runoff"), "DPA, run-off", "Rezaei et al., 2023", "the same"
-    ),
-    "shifted-hash": Defence(coded.run_shifted_hash, "Finite Aggregation", "Wang et al., 2022", "the same"),
-    "bagging": Defence(coded.run_bagging, "bagging", "Jia et al., 2021", "the same, on average over draws"),
-    "paper": Defence(
-        partial(coded.run_codeward, code="c", decoder="bayes", n_attackers=3),
-        "code and decoder of the paper",
-        "Qiao et al., 2021",
-        "k colluding users, one trigger (deterministic)",
-    ),
-    "codeward": Defence(coded.run_default, "codeward", "this software", "k colluding users, both threat models"),
-}
+FORMAT = "codeward-comparison/2"
+#: Validation inputs on which adaptive attackers try their plans.
+_SEARCHED = 40
 
 
 @dataclass(frozen=True)
@@ -93,11 +51,16 @@ class Comparison:
         Share of an attacker's samples that is poisoned; by default that of `codeward run`.
     epochs : int or None
         Instead of the data set's recipe.
+    recipe : {"modern", "paper"}
+    inputs : int or None
+        At most so many test inputs, and validation inputs; by default half of the test set each.
+    effort : float
+        Share of the recipe's epochs that coded defences train, where the recipe would take too long.
 
     Examples
     --------
-    >>> Comparison(seeds=(0,)).n_cells == len(ATTACKS) * len(DEFENCES)
-    True
+    >>> Comparison(attacks=("patch", "little"), defences=("strip", "fed-krum"), seeds=(0,)).n_cells
+    3
     """
 
     dataset: str = "digits"
@@ -108,6 +71,9 @@ class Comparison:
     seeds: tuple[int, ...] = (0, 1, 2)
     fraction: float | None = None
     epochs: int | None = None
+    recipe: str = "modern"
+    inputs: int | None = None
+    effort: float = 1.0
 
     def __post_init__(self) -> None:
         for name, known in (("attacks", ATTACKS), ("defences", DEFENCES)):
@@ -117,15 +83,17 @@ class Comparison:
                 raise InputError(f"{name}: expected some of {', '.join(known)}, each once; got {list(given)}")
             object.__setattr__(self, name, given)
         object.__setattr__(self, "seeds", tuple(self.seeds))
-        if self.users != 12 and "paper" in self.defences:
-            raise InputError("users: the paper's code has 12 users; leave out the defence paper for other numbers")
+        named = [name for name in self.defences if name in NAMED_CODES]
+        if self.users != 12 and named:
+            raise InputError(f"users: the codes of {', '.join(named)} have 12 users; leave them out for other numbers")
         if not 1 <= 2 * self.attackers <= self.users:
             raise InputError(f"attackers: expected 1 to {self.users // 2} (two groups attack), got {self.attackers}")
 
     @property
     def n_cells(self) -> int:
-        """Number of cells: attacks times defences times seeds."""
-        return len(self.attacks) * len(self.defences) * len(self.seeds)
+        """Number of cells: attacks times defences that they can meet, times seeds."""
+        met = sum(DEFENCES[defence].meets(attack) for attack in self.attacks for defence in self.defences)
+        return met * len(self.seeds)
 
     @property
     def digest(self) -> str:
@@ -172,11 +140,23 @@ def run_comparison(
     folder: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    votes_only: bool = False,
 ) -> Iterator[tuple[ComparedCell, dict[str, Any]]]:
     """Run every cell that has no record, and yield all records.
 
-    Times are of one process, one cell after the other; a model that two defences share is trained for the first of
-    them, so ``seconds`` is what the defence added to what was there, and ``models`` what it costs alone.
+    Seconds are processor time. Where nobody attacks every defence trains all of its models, and those cells are what
+    costs are compared by; elsewhere models that several defences or attacks share are trained once.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    folder : path-like
+        Gets ``records``, ``votes`` of coded defences, ``plans`` of adaptive attackers and a ``store`` of models.
+    data_dir : path-like, optional
+    progress : Progress, optional
+    votes_only : bool
+        Train the sub-models of coded defences and keep their votes, all codes of a scene in one go; decode nothing. The
+        same call without it, there or on another machine, goes on from the votes.
 
     Examples
     --------
@@ -189,47 +169,92 @@ def run_comparison(
     (True, 270)
     """
     place, bar = Path(folder), progress or silent()
-    scenes: dict[tuple[str, int], Scene] = {}
-    pair, settings = None, None
+    stage = Stage(comparison, place, data_dir)
     for seed in comparison.seeds:
         for attack in comparison.attacks:
-            for defence in comparison.defences:
+            met = [name for name in comparison.defences if DEFENCES[name].meets(attack)]
+            if votes_only:
+                split = [one for name in met if isinstance(one := DEFENCES[name].run, CodedDefence)]
+                collect_votes(stage.scene(attack, seed), split)
+                bar.advance(len(met), f"{attack}-seed{seed}")
+                continue
+            for defence in met:
                 cell = ComparedCell(attack, defence, seed)
                 file = place / "records" / f"{cell.name}.json"
                 record = _find_record(file, comparison)
                 if record is None:
-                    if pair is None or settings is None:
-                        pair = load_dataset(comparison.dataset, data_dir)
-                        settings = _choose_settings(comparison, pair)
-                    if (attack, seed) not in scenes:
-                        scenes = {(attack, seed): _set_up(comparison, attack, seed, pair, settings, place)}
-                    text = json.dumps(_measure(comparison, cell, scenes[attack, seed]), indent=1)
+                    text = json.dumps(_measure(comparison, cell, stage.scene(attack, seed)), indent=1)
                     write_text_atomic(file, text + "\n")
                     record = json.loads(text)  # as it will be read the next time
                 bar.advance(1, cell.name)
                 yield cell, record
 
 
-def _choose_settings(comparison: Comparison, pair: Any) -> TrainingSettings:
-    base = PRESETS.get(comparison.dataset, TrainingSettings())
-    base = replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
-    return base if comparison.epochs is None else replace(base, epochs=comparison.epochs)
+class Stage:
+    """Makes scenes: data are loaded when the first is asked for, and one scene is kept."""
 
+    def __init__(self, comparison: Comparison, place: Path, data_dir: str | os.PathLike[str] | None) -> None:
+        self.comparison, self.place, self.data_dir = comparison, place, data_dir
+        self._last: Scene | None = None
 
-def _set_up(
-    comparison: Comparison, attack: str, seed: int, pair: Any, settings: TrainingSettings, place: Path
-) -> Scene:
-    fraction = comparison.fraction
-    if fraction is None:
-        fraction = FRACTIONS.get(comparison.dataset, FRACTION)
-    store = ModelStore(place / "store")
-    return make_scene(attack, pair, settings, comparison.users, comparison.attackers, fraction, seed, store)
+    @cached_property
+    def pair(self) -> DatasetPair:
+        """The data set."""
+        return load_dataset(self.comparison.dataset, self.data_dir)
+
+    @cached_property
+    def settings(self) -> TrainingSettings:
+        """How models are trained."""
+        pair, base = self.pair, choose_recipe(self.comparison.dataset, self.comparison.recipe)
+        base = replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
+        return base if self.comparison.epochs is None else replace(base, epochs=self.comparison.epochs)
+
+    def scene(self, attack: str, seed: int) -> Scene:
+        """Return the scene of an attack; what it spent on inference is counted anew."""
+        last = self._last
+        if last is None or (last.name, last.seed) != (attack, seed):
+            plan = self._find_plan(attack, seed) if attack.startswith("adaptive") else None
+            last = self._make(attack, seed, plan)
+        self._last = replace(last, seconds={})
+        return self._last
+
+    def _make(self, attack: str, seed: int, plan: AttackPlan | None = None) -> Scene:
+        given = self.comparison
+        fraction = FRACTIONS.get(given.dataset, FRACTION) if given.fraction is None else given.fraction
+        # Costs are measured where nobody attacks, so nothing is shared there.
+        store = None if attack == "none" else ModelStore(self.place / "store")
+        return make_scene(
+            attack, self.pair, self.settings, given.users, given.attackers, fraction, seed, store, self.place, plan,
+            given.inputs, given.effort,
+        )  # fmt: skip
+
+    def _find_plan(self, attack: str, seed: int) -> AttackPlan:
+        """Read what adaptive attackers agreed on, or search for it: against codeward without an attack."""
+        file = self.place / "plans" / f"{attack}-seed{seed}.json"
+        if not file.is_file():
+            defence = DEFENCES["codeward"].run
+            assert isinstance(defence, CodedDefence)
+            scene = self._make("none", seed)
+            code = defence.code(scene)
+            heard = collect_votes(scene, [defence])[code.digest]["validation"]
+            arena = Battlefield(
+                code, make_fitted(scene, code, heard, defence), heard[:_SEARCHED].astype(np.float32),
+                scene.validation.labels[:_SEARCHED],
+            )  # fmt: skip
+            goal = attack.removeprefix("adaptive-")
+            per_model, past = goal == "updates", int(goal == "past")
+            wanted = cast(Goal, goal if goal in get_args(Goal) else "label")
+            plan, harm = search_plan(arena, wanted, self.comparison.attackers + past, [seed, 14], per_model)
+            write_text_atomic(file, json.dumps({**asdict(plan), "harm": harm}) + "\n")
+        told = read_json(file)
+        models = told["models"] and tuple(told["models"])
+        return AttackPlan(tuple(told["attackers"]), tuple(told["targets"]), models)
 
 
 def _measure(comparison: Comparison, cell: ComparedCell, scene: Scene) -> dict[str, Any]:
-    start, defence = time.perf_counter(), DEFENCES[cell.defence]
+    start, defence = time.process_time(), DEFENCES[cell.defence]
     outcome = defence.run(scene)
-    seconds = time.perf_counter() - start
+    seconds, inference = time.process_time() - start, scene.seconds.get("inference", 0.0)
     return {
         "format": FORMAT,
         "digest": comparison.digest,
@@ -243,7 +268,7 @@ def _measure(comparison: Comparison, cell: ComparedCell, scene: Scene) -> dict[s
         "comparison": asdict(comparison),
         "attackers": list(scene.attackers),
         "figures": measure_outcome(scene, outcome),
-        "seconds": round(seconds, 3),
+        "seconds": {"training": round(seconds - inference, 3), "inference": round(inference, 4)},
         **describe_machine("cpu"),
     }
 

@@ -1,33 +1,25 @@
 """One attack on one set of users: what every defence is given, and what it gives back."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._errors import InputError
-from codeward.attacks import AttackGroup, AttackKind, draw_groups, poison_users, trigger_inputs
+from codeward.attacks import (
+    AttackGroup,
+)
 from codeward.codes import Code
-from codeward.data import DatasetPair, Overlay, Samples, halve_test, split_iid
+from codeward.data import Overlay, Samples
 from codeward.decoding import alarm_threshold
 from codeward.runs import share
-from codeward.training import Ensemble, ModelStore, TrainingSettings, train_ensemble
+from codeward.training import Ensemble, ModelStore, TrainingSettings, train_ensemble, train_ensembles
 
-#: The attacks by name: what they are in the words of `codeward.attacks`, or one of those below.
-ATTACKS: dict[str, str] = {
-    "none": "nobody attacks",
-    "patch": "a patch in the corner, relabelled (Gu et al., 2017)",
-    "blended": "a faint pattern over the whole image, relabelled (Chen et al., 2017)",
-    "clean-label": "the patch on images of the target class, no label changed (Turner et al., 2019)",
-    "split": "each attacker plants a part of the patch (Xie et al., 2020)",
-    "label-flip": "labels changed, no trigger",
-    "two-groups": "two groups with a trigger and a target of their own",
-    "half-labelled": "the patch, half of the stamped images relabelled: the trigger works half of the time",
-    "own-targets": "adaptive: one patch, every attacker plants a target of its own, so that hit models disagree",
-}
 #: False alarms at which detection is compared.
 FALSE_ALARMS = 0.05
 
@@ -44,6 +36,8 @@ class Scene:
         What the users hand in, poison included.
     groups : tuple of AttackGroup
         Who attacks; the first group's trigger is on the triggered inputs.
+    honest : tuple of Samples
+        What they hold before anybody attacks.
     validation, clean, triggered : Samples
         Trusted clean inputs, test inputs, and the same test inputs with the trigger.
     settings : TrainingSettings
@@ -51,11 +45,20 @@ class Scene:
     seed : int
     store : ModelStore or None
         Models of several defences are trained once.
+    folder : Path or None
+        Where votes of coded defences are kept, so that a machine with a GPU trains and another one decodes.
+    plan : tuple of int or None
+        Of ``adaptive-updates``: the target planted in each model, -1 for none.
+    effort : float
+        Share of the recipe's epochs that coded defences train.
+    seconds : dict of str to float
+        Processor seconds spent on inference; the rest of a defence is training and fitting.
     """
 
     name: str
     users: tuple[Samples, ...]
     groups: tuple[AttackGroup, ...]
+    honest: tuple[Samples, ...]
     validation: Samples
     clean: Samples
     triggered: Samples
@@ -63,6 +66,22 @@ class Scene:
     n_classes: int
     seed: int
     store: ModelStore | None = None
+    folder: Path | None = None
+    plan: tuple[int, ...] | None = None
+    effort: float = 1.0
+    seconds: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
+
+    @contextmanager
+    def inferring(self) -> Iterator[None]:
+        """Count what runs inside as inference."""
+        begin = time.process_time()
+        yield
+        self.seconds["inference"] = self.seconds.get("inference", 0.0) + time.process_time() - begin
+
+    def score(self, ensemble: Ensemble, sets: Sequence[Samples]) -> list[NDArray[np.float32]]:
+        """Return the models' scores of several sets of inputs."""
+        with self.inferring():
+            return ensemble.score_all(sets)
 
     @property
     def attackers(self) -> tuple[int, ...]:
@@ -80,90 +99,28 @@ class Scene:
         given = self.users if users is None else users
         return train_ensemble(given, code, settings, self.seed, store=self.store, device="auto")
 
+    def train_all(self, codes: Sequence[Code], users: Sequence[Samples]) -> list[Ensemble]:
+        """Train the sub-models of several codes in one go."""
+        found: dict[str, Ensemble] = {}
+        for settings in dict.fromkeys(map(self.settings_of, codes)):
+            alike = [code for code in codes if self.settings_of(code) == settings]
+            tasks = [(users, code) for code in alike]
+            trained = train_ensembles(tasks, settings, self.seed, store=self.store, device="auto")
+            found |= {code.digest: ensemble for code, ensemble in zip(alike, trained, strict=True)}
+        return [found[code.digest] for code in codes]
+
+    def settings_of(self, code: Code) -> TrainingSettings:
+        """Return how the models of a code are trained: the recipe for their size, shortened by the effort."""
+        if self.effort == 1:
+            return self.settings
+        samples = len(self.pooled) / len(self.users) * float(code.matrix.sum(axis=1).mean())
+        epochs = self.settings.for_samples(round(samples)).epochs
+        return replace(self.settings, epochs=max(1, round(self.effort * epochs)))
+
     def train_one(self, samples: Samples | None = None) -> Ensemble:
         """Train one model on everybody's data, as one would without a defence, or on other data."""
         users = self.users if samples is None else (samples,)
         return self.train(Code(np.ones((1, len(users)), dtype=bool)), users)
-
-
-def make_scene(
-    attack: str,
-    pair: DatasetPair,
-    settings: TrainingSettings,
-    n_users: int = 12,
-    n_attackers: int = 2,
-    fraction: float = 0.5,
-    seed: int = 0,
-    store: ModelStore | None = None,
-) -> Scene:
-    """Split the data among users and let some of them attack; all of it follows from the seed.
-
-    Parameters
-    ----------
-    attack : str
-        A key of `ATTACKS`.
-    pair : DatasetPair
-    settings : TrainingSettings
-    n_users, n_attackers : int
-    fraction : float
-        Share of an attacker's samples that is poisoned.
-    seed : int
-    store : ModelStore, optional
-
-    Examples
-    --------
-    >>> from codeward.data import load_dataset
-    >>> from codeward.training import PRESETS
-    >>> scene = make_scene("patch", load_dataset("digits"), PRESETS["digits"], n_attackers=2)
-    >>> len(scene.users), len(scene.attackers), len(scene.triggered) == len(scene.clean)
-    (12, 2, True)
-    """
-    if attack not in ATTACKS:
-        raise InputError(f"attack: expected one of {', '.join(ATTACKS)}, got {attack!r}")
-    parts = split_iid(pair.train.labels, n_users, np.random.default_rng([seed, 0]))
-    users = [pair.train.take(part) for part in parts]
-    first, second = halve_test(pair.test.labels, np.random.default_rng([seed, 1]))
-    clean = pair.test.take(second)
-    own = attack in ("blended", "clean-label", "split", "label-flip")
-    kind = cast(AttackKind, attack if own else "patch")
-    groups = tuple(
-        draw_groups(
-            n_users=n_users,
-            n_attackers=n_attackers,
-            n_groups=2 if attack == "two-groups" else 1,
-            image_shape=clean.images.shape[1:],
-            n_classes=pair.n_classes,
-            kind=kind,
-            position="corner",
-            fraction=fraction,
-            rng=np.random.default_rng([seed, 2]),
-        )
-    )
-    triggered = trigger_inputs(clean, groups[0], seed=[seed, 3])
-    if attack == "own-targets":
-        # One trigger, but every attacker is a group of its own with another target.
-        one = groups[0]
-        groups = tuple(
-            replace(one, attackers=(user,), target=(one.target + number) % pair.n_classes)
-            for number, user in enumerate(one.attackers)
-        )
-    handed_in = poison_users(users, list(groups), [seed, 4])
-    if attack == "half-labelled":
-        handed_in = _relabel_half(users, handed_in, groups[0], np.random.default_rng([seed, 5]))
-    if attack == "none":
-        handed_in, groups = users, ()
-    return Scene(
-        name=attack,
-        users=tuple(handed_in),
-        groups=groups,
-        validation=pair.test.take(first),
-        clean=clean,
-        triggered=triggered,
-        settings=settings,
-        n_classes=pair.n_classes,
-        seed=seed,
-        store=store,
-    )
 
 
 def join_samples(parts: Sequence[Samples]) -> Samples:
@@ -204,6 +161,9 @@ class Outcome:
         Users that cannot change a label that the guarantee covers; 0 where there is none.
     guarantee : str
         In words, with its threat model.
+    certified, broken : ndarray of bool, shape (N,), or None
+        Triggered inputs on which the certificate of the models without the attack covers this attack, and those of them
+        whose label the attack changed all the same.
     n_models, n_passes : int
         Models trained, and forward passes an input takes.
     """
@@ -215,6 +175,8 @@ class Outcome:
     named: tuple[tuple[int, ...], ...] | None = None
     guaranteed: int = 0
     guarantee: str = "none"
+    certified: NDArray[np.bool_] | None = None
+    broken: NDArray[np.bool_] | None = None
     n_models: int = 1
     n_passes: int = 1
 
@@ -246,6 +208,8 @@ def measure_outcome(scene: Scene, outcome: Outcome) -> dict[str, Any]:
         "detected": None,
         "named_rightly": None,
         "named_wrongly": None,
+        "certified": None if outcome.certified is None else share(int(outcome.certified.sum()), len(truth)),
+        "broken": None if outcome.broken is None else share(int(outcome.broken.sum()), len(truth)),
         "guaranteed": outcome.guaranteed,
         "guarantee": outcome.guarantee,
         "models": outcome.n_models,
@@ -263,17 +227,3 @@ def measure_outcome(scene: Scene, outcome: Outcome) -> dict[str, Any]:
         ):
             figures[figure] = {"mean": float(np.mean([len(part) for part in parts])), "of": len(named)}
     return figures
-
-
-def _relabel_half(
-    before: Sequence[Samples], after: Sequence[Samples], group: AttackGroup, rng: np.random.Generator
-) -> list[Samples]:
-    """Give half of an attacker's stamped images their true label back."""
-    users = list(after)
-    for user in group.attackers:
-        stamped = np.flatnonzero(after[user].overlay_ids >= 0)
-        back: NDArray[np.int64] = rng.permutation(stamped)[: len(stamped) // 2]
-        labels = after[user].labels.copy()
-        labels[back] = before[user].labels[back]
-        users[user] = replace(after[user], labels=labels)
-    return users

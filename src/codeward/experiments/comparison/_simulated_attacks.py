@@ -1,0 +1,384 @@
+"""Attacks by name: from the users' data to a scene that every defence is given.
+
+Adaptive attackers know code and decoder: what they plant is found by annealing over the votes it would cause. The
+search is given the votes of clean models on validation inputs and the fitted decoder, which no attacker has: it is
+meant to find the worst. What it finds is planted in training data like any other poison, and measured on other inputs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward.attacks import (
+    AttackGroup,
+    AttackKind,
+    Trigger,
+    draw_groups,
+    draw_patch,
+    poison_users,
+    stamp,
+    trigger_inputs,
+)
+from codeward.codes import Code
+from codeward.data import DatasetPair, Overlay, Samples, halve_test, split_iid
+from codeward.decoding import Decoder
+from codeward.experiments.comparison._scene import Scene
+from codeward.training import ModelStore, TrainingSettings, vote
+
+#: The attacks by name. Those of `UPDATE_ATTACKS` need users who train for themselves; the others hand in data.
+ATTACKS: dict[str, str] = {
+    "none": "nobody attacks",
+    "patch": "a patch in the corner, relabelled (Gu et al., 2017)",
+    "blended": "a faint pattern over the whole image, relabelled (Chen et al., 2017)",
+    "clean-label": "the patch on images of the target class, no label changed (Turner et al., 2019)",
+    "split": "each attacker plants a part of the patch (Xie et al., 2020)",
+    "label-flip": "labels changed, no trigger",
+    "two-groups": "two groups with a trigger and a target of their own",
+    "half-labelled": "the patch, half of the stamped images relabelled: the trigger works half of the time",
+    "dynamic": "one of eight patches at a place of its own on every image (Salem et al., 2022)",
+    "cover": "against detectors: half of the patch while training, a third of it truly labelled (Qi et al., 2023)",
+    "own-targets": "adaptive: one patch, every attacker plants a target of its own, so that hit models disagree",
+    "validation": "the patch, and a tenth of the server's validation data is stamped and relabelled too",
+    "adaptive-label": "searched against codeward: who attacks and what each plants, to lose the label",
+    "adaptive-blame": "searched against codeward: the same, so that others are named",
+    "adaptive-silent": "searched against codeward: the same, to lose the label without an alarm",
+    "adaptive-past": "searched against codeward: to lose the label, with one attacker more than it is made for",
+    "replacement": "updates scaled by the number of users (Bagdasaryan et al., 2020)",
+    "little": "updates within the spread of the others' (A Little Is Enough, Baruch et al., 2019)",
+    "directed": "the backdoor's direction alone, pushed as far as the rule of the server lets it pass",
+    "bypass": "attackers train features of stamped images to be like clean ones (Tan and Shokri, 2020)",
+    "adaptive-updates": "searched against codeward: another target in every model, to lose the label",
+}
+#: Attacks of users who send updates.
+UPDATE_ATTACKS = ("replacement", "little", "directed", "bypass", "adaptive-updates")
+#: Distinct patches of the dynamic trigger.
+_PATCHES = 8
+#: Opacity of the pattern that updates plant: a patch over a ninth of a small image confuses perceptrons by itself.
+_OPACITY = 0.3
+#: Share of the validation data that an attacker of it reaches.
+_VALIDATION_SHARE = 0.1
+#: Chance that a hit model gives its target, as the search has it.
+_SURE = 0.97
+#: Temperatures at the start and the end.
+_HOT, _COLD = 0.1, 0.005
+
+Goal = Literal["label", "blame", "silent"]
+
+
+@dataclass(frozen=True)
+class AttackPlan:
+    """What attackers who know the defence agreed on.
+
+    Attributes
+    ----------
+    attackers : tuple of int
+    targets : tuple of int
+        What each of them plants; -1 for one that does nothing yet counts.
+    models : tuple of int or None
+        The target planted in each model, -1 for none, where attackers send an update for every model.
+
+    Examples
+    --------
+    >>> AttackPlan((3, 5), (1, -1)).targets
+    (1, -1)
+    """
+
+    attackers: tuple[int, ...]
+    targets: tuple[int, ...]
+    models: tuple[int, ...] | None = None
+
+    def groups(self, drawn: AttackGroup) -> tuple[AttackGroup, ...]:
+        """Return a group for every attacker that plants something, with the trigger of the drawn one."""
+        chosen = [
+            replace(drawn, attackers=(user,), target=target)
+            for user, target in zip(self.attackers, self.targets, strict=True)
+            if target >= 0
+        ]
+        return tuple(chosen)
+
+
+def make_scene(
+    attack: str,
+    pair: DatasetPair,
+    settings: TrainingSettings,
+    n_users: int = 12,
+    n_attackers: int = 2,
+    fraction: float = 0.5,
+    seed: int = 0,
+    store: ModelStore | None = None,
+    folder: Path | None = None,
+    plan: AttackPlan | None = None,
+    inputs: int | None = None,
+    effort: float = 1.0,
+) -> Scene:
+    """Split the data among users and let some of them attack; all of it follows from the seed (and the plan).
+
+    Parameters
+    ----------
+    attack : str
+        A key of `ATTACKS`.
+    pair : DatasetPair
+    settings : TrainingSettings
+    n_users, n_attackers : int
+    fraction : float
+        Share of an attacker's samples that is poisoned.
+    seed : int
+    store : ModelStore, optional
+    folder : Path, optional
+        Where votes are kept.
+    plan : AttackPlan, optional
+        Who plants what; the adaptive attacks need one.
+    inputs : int, optional
+        Take at most so many inputs of each half of the test set.
+    effort : float
+        Share of the recipe's epochs that coded defences train.
+
+    Examples
+    --------
+    >>> from codeward.data import load_dataset
+    >>> from codeward.decoding import Decoder
+    from codeward.experiments.comparison._scene import Scene
+    from codeward.training import PRESETS
+    >>> scene = make_scene("patch", load_dataset("digits"), PRESETS["digits"], n_attackers=2)
+    >>> len(scene.users), len(scene.attackers), len(scene.triggered) == len(scene.clean)
+    (12, 2, True)
+    """
+    if attack not in ATTACKS:
+        raise InputError(f"attack: expected one of {', '.join(ATTACKS)}, got {attack!r}")
+    if (plan is None) == attack.startswith("adaptive"):
+        raise InputError(f"attack {attack}: " + ("needs a plan" if plan is None else "takes no plan"))
+    parts = split_iid(pair.train.labels, n_users, np.random.default_rng([seed, 0]))
+    users = [pair.train.take(part) for part in parts]
+    first, second = halve_test(pair.test.labels, np.random.default_rng([seed, 1]))
+    if inputs is not None:
+        first, second = first[:inputs], second[:inputs]
+    validation, clean = pair.test.take(first), pair.test.take(second)
+    own = attack in ("blended", "clean-label", "split", "label-flip")
+    kind = cast(AttackKind, "blended" if attack in UPDATE_ATTACKS else attack if own else "patch")
+    groups = tuple(
+        draw_groups(
+            n_users=n_users,
+            n_attackers=n_attackers,
+            n_groups=2 if attack == "two-groups" else 1,
+            image_shape=clean.images.shape[1:],
+            n_classes=pair.n_classes,
+            kind=kind,
+            position="corner",
+            fraction=fraction,
+            rng=np.random.default_rng([seed, 2]),
+        )
+    )
+    if attack in UPDATE_ATTACKS:
+        groups = tuple(replace(group, trigger=_strengthen(group.trigger)) for group in groups)
+    one, rng = groups[0], np.random.default_rng([seed, 5])
+    triggered = trigger_inputs(clean, one, seed=[seed, 3])
+    if plan is not None:
+        groups = plan.groups(one)
+    elif attack == "own-targets":
+        # One trigger, but every attacker is a group of its own with another target.
+        groups = tuple(
+            replace(one, attackers=(user,), target=(one.target + number) % pair.n_classes)
+            for number, user in enumerate(one.attackers)
+        )
+    handed_in = poison_users(users, list(groups), [seed, 4])
+    if attack == "half-labelled":
+        handed_in = _relabel(users, handed_in, one, 1 / 2, rng)
+    elif attack == "cover":
+        # A third of the stamped images keep their label; while training, each shows every other pixel of the patch.
+        handed_in = _relabel(users, handed_in, one, 1 / 3, rng)
+        handed_in = [_thin(new, rng) if new is not old else new for new, old in zip(handed_in, users, strict=True)]
+    elif attack == "dynamic":
+        patches = [draw_patch(clean.images.shape[1:], "per-image", rng) for _ in range(_PATCHES)]
+        handed_in = [
+            _scatter(new, patches, rng) if new is not old else new for new, old in zip(handed_in, users, strict=True)
+        ]
+        triggered = _scatter(triggered, patches, rng)
+    elif attack == "validation":
+        rows = np.sort(rng.permutation(len(validation))[: round(_VALIDATION_SHARE * len(validation))])
+        stamped = stamp(validation, rows, one.trigger, rng)
+        validation = replace(
+            stamped, labels=np.where(np.isin(np.arange(len(stamped)), rows), one.target, stamped.labels)
+        )
+    elif attack == "none":
+        handed_in, groups = users, ()
+    return Scene(
+        name=attack,
+        users=tuple(handed_in),
+        groups=groups,
+        honest=tuple(users),
+        validation=validation,
+        clean=clean,
+        triggered=triggered,
+        settings=settings,
+        n_classes=pair.n_classes,
+        seed=seed,
+        store=store,
+        folder=folder,
+        plan=None if plan is None else plan.models,
+        effort=effort,
+    )
+
+
+def _relabel(
+    before: Sequence[Samples], after: Sequence[Samples], group: AttackGroup, share: float, rng: np.random.Generator
+) -> list[Samples]:
+    """Give a share of each attacker's stamped images their true label back."""
+    users = list(after)
+    for user in group.attackers:
+        stamped = np.flatnonzero(after[user].overlay_ids >= 0)
+        back: NDArray[np.int64] = rng.permutation(stamped)[: int(share * len(stamped))]
+        labels = after[user].labels.copy()
+        labels[back] = before[user].labels[back]
+        users[user] = replace(after[user], labels=labels)
+    return users
+
+
+def _strengthen(trigger: Trigger) -> Trigger:
+    return replace(trigger, alpha=np.full_like(trigger.alpha, _OPACITY))
+
+
+def _thin(samples: Samples, rng: np.random.Generator) -> Samples:
+    """Let every stamped image show one half of the overlay's pixels or the other."""
+    [overlay] = samples.overlays
+    inside = np.flatnonzero(overlay.alpha.max(axis=0))
+    halves = []
+    for side in (0, 1):
+        hidden = np.zeros(overlay.alpha.shape[1:], dtype=bool)
+        hidden.ravel()[inside[side::2]] = True
+        halves.append(Overlay(overlay.values, np.where(hidden, np.float32(0), overlay.alpha)))
+    ids = np.where(samples.overlay_ids < 0, -1, rng.integers(2, size=len(samples)))
+    return replace(samples, overlays=tuple(halves), overlay_ids=ids.astype(np.int32))
+
+
+def _scatter(samples: Samples, patches: Sequence[Trigger], rng: np.random.Generator) -> Samples:
+    """Give every stamped image one of the patches, at a place of its own."""
+    rows = np.flatnonzero(samples.overlay_ids >= 0)
+    scattered = Samples(samples.images, samples.labels)
+    for number, chosen in enumerate(np.array_split(rng.permutation(rows), len(patches))):
+        scattered = stamp(scattered, np.sort(chosen), patches[number], rng)
+    return scattered
+
+
+@dataclass(frozen=True)
+class Battlefield:
+    """What the search tries its plans on.
+
+    Attributes
+    ----------
+    code : Code
+    decoder : Decoder
+    scores : ndarray of float32, shape (N, m, c)
+        Log-probabilities of models without an attack.
+    labels : ndarray of int64, shape (N,)
+    """
+
+    code: Code
+    decoder: Decoder
+    scores: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def simulate(self, plan: AttackPlan) -> NDArray[np.float32]:
+        """Return the scores as a plan would have them: hit models say their target, or those of several in turn."""
+        scores, n_classes = self.scores.copy(), self.scores.shape[2]
+        low = np.float32(np.log((1 - _SURE) / (n_classes - 1)))
+        for model in range(self.code.n_models):
+            for row, target in self._planted(plan, model, len(scores)):
+                scores[row, model] = low
+                scores[row, model, target] = np.float32(np.log(_SURE))
+        return scores
+
+    def _planted(self, plan: AttackPlan, model: int, n_inputs: int) -> list[tuple[slice, int]]:
+        if plan.models is not None:
+            return [(slice(None), plan.models[model])] if plan.models[model] >= 0 else []
+        here = [
+            target
+            for user, target in zip(plan.attackers, plan.targets, strict=True)
+            if target >= 0 and self.code.matrix[model, user]
+        ]
+        return [(slice(place, n_inputs, len(here)), target) for place, target in enumerate(here)]
+
+    def harm(self, plan: AttackPlan, goal: Goal) -> float:
+        """Return the share of inputs on which a plan reaches the goal."""
+        scores = self.simulate(plan)
+        decoded = self.decoder.decode(scores if self.decoder.needs == "scores" else vote(scores))
+        wrong = decoded.labels != self.labels
+        if goal == "label":
+            return float(wrong.mean())
+        if goal == "silent":
+            return float((wrong & ~decoded.alarms(self.decoder.threshold)).mean())
+        return float(np.mean([bool(set(named) - set(plan.attackers)) for named in decoded.suspects]))
+
+
+def search_plan(
+    field: Battlefield, goal: Goal, n_attackers: int, seed: Sequence[int], per_model: bool = False, steps: int = 150
+) -> tuple[AttackPlan, float]:
+    """Anneal over who attacks and what each plants, or (``per_model``) over what is planted in each hit model.
+
+    Returns
+    -------
+    AttackPlan
+        The worst found.
+    float
+        Share of the search's inputs on which it reaches the goal.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> from codeward.decoding import PluralityDecoder
+    >>> code, labels = named_code("d"), np.zeros(4, np.int64)
+    >>> scores = np.where(np.arange(3) == 0, -0.1, -3.0) * np.ones((4, code.n_models, 1))
+    >>> field = Battlefield(code, PluralityDecoder(code, 3), scores.astype(np.float32), labels)
+    >>> search_plan(field, "label", 2, seed=[0], steps=30)[1]  # two of twelve reach five of six models
+    1.0
+    """
+    rng = np.random.default_rng(seed)
+    code, n_classes = field.code, field.scores.shape[2]
+    attackers = tuple(sorted(int(user) for user in rng.permutation(code.n_users)[:n_attackers]))
+    plan = AttackPlan(attackers, (int(rng.integers(n_classes)),) * n_attackers)
+    if per_model:
+        plan = replace(plan, models=_spread(code, plan, plan.targets[0]))
+    harm = field.harm(plan, goal)
+    best, most = plan, harm
+    for step in range(steps):
+        heat = _HOT * (_COLD / _HOT) ** (step / steps)
+        other = _change(code, plan, n_classes, rng)
+        found = field.harm(other, goal)
+        if found >= harm or rng.random() < np.exp((found - harm) / heat):
+            plan, harm = other, found
+        if harm > most:
+            best, most = plan, harm
+    return best, most
+
+
+def _spread(code: Code, plan: AttackPlan, target: int) -> tuple[int, ...]:
+    return tuple(int(target) if hit else -1 for hit in code.pattern(plan.attackers))
+
+
+def _change(code: Code, plan: AttackPlan, n_classes: int, rng: np.random.Generator) -> AttackPlan:
+    """Replace an attacker, or change a target."""
+    place = int(rng.integers(len(plan.attackers)))
+    if rng.random() < 0.3:
+        outside = [user for user in range(code.n_users) if user not in plan.attackers]
+        users = list(plan.attackers)
+        users[place] = int(rng.choice(outside))
+        order = np.argsort(users)
+        other = AttackPlan(tuple(users[i] for i in order), tuple(plan.targets[i] for i in order))
+        if plan.models is None:
+            return other
+        hit = code.pattern(other.attackers)
+        old = [target for target in plan.models if target >= 0] or [0]
+        models = [t if t >= 0 else old[i % len(old)] for i, t in enumerate(plan.models)]
+        return replace(other, models=tuple(t if hit[i] else -1 for i, t in enumerate(models)))
+    if plan.models is None:
+        targets = list(plan.targets)
+        targets[place] = int(rng.integers(-1, n_classes))
+        return replace(plan, targets=tuple(targets)) if max(targets) >= 0 else plan
+    models = list(plan.models)
+    hit_models = np.flatnonzero(code.pattern(plan.attackers))
+    models[int(rng.choice(hit_models))] = int(rng.integers(-1, n_classes))
+    return replace(plan, models=tuple(models)) if max(models) >= 0 else plan
