@@ -1,41 +1,74 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from codeward._errors import InputError
+from codeward._errors import InputError, UnmetError
 from codeward.cli import main
+from codeward.codes import named_code
 from codeward.data import load_dataset
+from codeward.decoding import BayesDecoder, PluralityDecoder
 from codeward.experiments.comparison import (
     ATTACKS,
     DEFENCES,
+    UPDATE_ATTACKS,
+    AttackPlan,
+    Battlefield,
     Comparison,
     Outcome,
     make_scene,
     measure_outcome,
     run_comparison,
+    search_plan,
 )
-from codeward.report import write_comparison
+from codeward.experiments.comparison._coded_defences import check_certificates
+from codeward.report import pack_comparison, write_comparison
 from codeward.training import PRESETS
 
 PAIR = load_dataset("digits")
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
+PLAN = AttackPlan((2, 9), (4, 6), tuple(int(t) for t in np.where(named_code("btc2412").pattern((2, 9)), 4, -1)))
+
+
+def plan_of(attack):
+    return PLAN if attack.startswith("adaptive") else None
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_scene_follows_from_its_seed_and_only_attackers_differ(attack):
-    scene, again = (make_scene(attack, PAIR, PRESETS["digits"], seed=3) for _ in range(2))
+    scene, again = (make_scene(attack, PAIR, PRESETS["digits"], seed=3, plan=plan_of(attack)) for _ in range(2))
     clean = make_scene("none", PAIR, PRESETS["digits"], seed=3)
     assert [user.digest() for user in scene.users] == [user.digest() for user in again.users]
     changed = {j for j in range(12) if scene.users[j].digest() != clean.users[j].digest()}
     assert changed == set(scene.attackers)
+    assert [user.digest() for user in scene.honest] == [user.digest() for user in clean.users]
     assert len(scene.attackers) == {"none": 0, "two-groups": 4}.get(attack, 2)
+    assert (scene.validation.digest() != clean.validation.digest()) == (attack == "validation")
+
+
+def test_a_searched_attack_needs_its_plan_and_others_take_none():
+    for attack, plan in (("adaptive-label", None), ("patch", PLAN)):
+        with pytest.raises(InputError, match="plan"):
+            make_scene(attack, PAIR, PRESETS["digits"], plan=plan)
+
+
+def test_dynamic_triggers_differ_in_place_and_pattern_and_cover_shows_half_of_the_patch():
+    scene = make_scene("dynamic", PAIR, PRESETS["digits"])
+    assert len({overlay.alpha.tobytes() for overlay in scene.triggered.overlays}) > 20
+    user = scene.users[scene.attackers[0]]
+    assert len(set(user.overlay_ids[user.overlay_ids >= 0])) > 20
+    cover = make_scene("cover", PAIR, PRESETS["digits"])
+    user, full = cover.users[cover.attackers[0]], cover.triggered.overlays[0].alpha.sum()
+    assert {float(overlay.alpha.sum()) for overlay in user.overlays} == {full // 2, full - full // 2}
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("compare-*.yaml")), ids=lambda file: file.name)
 def test_every_comparison_that_ships_is_valid(file):
-    assert Comparison.load(file).dataset == file.stem.removeprefix("compare-")
+    assert file.stem.removeprefix("compare-").startswith(Comparison.load(file).dataset)
 
 
 def test_own_targets_are_one_trigger_and_several_targets():
@@ -79,6 +112,10 @@ def test_a_comparison_resumes_and_its_page_is_the_same_bytes(tmp_path):
     assert "STRIP" in page.decode()
     assert (tmp_path / "right-labels.csv").read_text().splitlines()[0].startswith("defence,clean inputs,patch")
     assert "\\begin{tabular}" in (tmp_path / "right-labels.tex").read_text()
+    assert "<svg" in page.decode()
+    pack_comparison(tmp_path, tmp_path / "all.jsonl.gz")
+    again = write_comparison(tmp_path / "all.jsonl.gz", tmp_path / "packed" / "report.html")
+    assert Path(again["report"]).read_bytes() == page
     with pytest.raises(InputError, match="another comparison"):
         list(run_comparison(Comparison(attacks=("patch",), defences=("none",), seeds=(0,), epochs=2), tmp_path))
 
@@ -98,11 +135,70 @@ def test_bad_configurations_are_one_line(tmp_path, capsys, text, message):
     assert message in capsys.readouterr().err
 
 
+def test_votes_are_kept_and_decoded_without_training(tmp_path, monkeypatch):
+    given = Comparison(attacks=("patch",), defences=("partition", "paper"), seeds=(0,), epochs=1, inputs=60)
+    assert list(run_comparison(given, tmp_path, votes_only=True)) == []
+    assert len(list((tmp_path / "votes").iterdir())) == 2
+    monkeypatch.setattr("codeward.experiments.comparison._scene.train_ensembles", None)
+    figures = [record["figures"] for _, record in run_comparison(given, tmp_path)]
+    assert [found["clean"]["of"] for found in figures] == [60, 60]
+    assert all(found["broken"]["count"] == 0 for found in figures)
+
+
+def test_updates_are_attacked_only_where_users_send_some():
+    for name, defence in DEFENCES.items():
+        assert all(defence.meets(attack) == name.startswith("fed-") for attack in UPDATE_ATTACKS)
+
+
+def make_votes(scene, code, target, wrong=0.05):
+    """Votes of models that err on some inputs, and the same with every model the attackers reach saying the target."""
+    rng = np.random.default_rng(0)
+    truth = np.tile(scene.triggered.labels[:, None], code.n_models)
+    free = np.where(rng.random(truth.shape) < wrong, (truth + 1) % 10, truth)
+    return free, np.where(code.pattern(scene.attackers), target, free)
+
+
+def test_certificates_of_the_models_without_the_attack_hold_and_a_false_one_is_seen():
+    scene = make_scene("patch", PAIR, PRESETS["digits"])
+    code, target = named_code("c"), scene.groups[0].target
+    free, hit = make_votes(scene, code, target)
+    votes = {"unattacked": free, "triggered": hit}
+    confusion = np.full((15, 10, 10), 0.05 / 9) + np.eye(10) * (0.95 - 0.05 / 9)
+    decoder = BayesDecoder(code, confusion)
+    certified, broken = check_certificates(scene, code, decoder, votes, votes)
+    assert certified.mean() > 0.5
+    assert not broken.any()
+
+    class Forgetful(BayesDecoder):
+        """As certified, but for the very votes of the attack."""
+
+        def decode(self, votes, *args, **kwargs):
+            decoded = super().decode(votes, *args, **kwargs)
+            return replace(decoded, labels=decoded.labels + 1) if np.array_equal(votes, hit) else decoded
+
+    assert check_certificates(scene, code, Forgetful(code, confusion), votes, votes)[1].sum() == certified.sum()
+    spoilt = hit.copy()
+    spoilt[0, ~code.pattern(scene.attackers)] += 1
+    with pytest.raises(UnmetError, match="no attacker reaches"):
+        check_certificates(scene, code, decoder, votes, {"unattacked": free, "triggered": spoilt % 10})
+
+
+@pytest.mark.parametrize("per_model", [False, True])
+def test_the_search_breaks_plurality_past_its_radius_and_never_within(per_model):
+    code, labels = named_code("a"), np.zeros(3, dtype=np.int64)
+    scores = np.where(np.arange(4) == 0, -0.1, -3.0) * np.ones((3, 12, 1))
+    field = Battlefield(code, PluralityDecoder(code, 4), scores.astype(np.float32), labels)
+    # Twelve models of one user each: five never change the vote, seven do.
+    assert search_plan(field, "label", 5, [0], per_model, steps=40)[1] == 0
+    assert search_plan(field, "label", 7, [0], per_model, steps=60)[1] == 1
+
+
 @pytest.mark.slow
 def test_every_defence_answers_and_codeward_recovers_labels(tmp_path):
     given = Comparison(attacks=("patch",), seeds=(0,))
     figures = {cell.defence: record["figures"] for cell, record in run_comparison(given, tmp_path)}
     assert set(figures) == set(DEFENCES)
+    assert all(not found["broken"] or found["broken"]["count"] == 0 for found in figures.values())
     rates = {name: found["triggered"]["count"] / found["triggered"]["of"] for name, found in figures.items()}
     assert rates["none"] < 0.1
     assert rates["codeward"] > 0.7

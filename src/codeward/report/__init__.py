@@ -18,7 +18,7 @@ from codeward._charts import (
 )
 from codeward._figures import Share, sum_up_shares
 from codeward.report._card_page import build_card, write_card
-from codeward.report._comparison_page import ComparedRecords, tabulate_comparison, write_comparison
+from codeward.report._comparison_page import ComparedRecords, pack_comparison, tabulate_comparison, write_comparison
 from codeward.report._page import adopt_svg, write_page
 from codeward.report._run_report import (
     ENDINGS,
@@ -71,6 +71,7 @@ __all__ = [
     "draw_sample",
     "make_point",
     "make_table",
+    "pack_comparison",
     "save_tables",
     "shaded_cell",
     "share_cell",

@@ -55,13 +55,13 @@ class ComparedRecords:
 
     @property
     def attacks(self) -> list[str]:
-        """Names of the attacks, in the order of the comparison."""
-        return self._order("attack", "attacks")
+        """Names of the attacks, in the order in which they are listed."""
+        return self._order("attack")
 
     @property
     def defences(self) -> list[str]:
-        """Names of the defences, in the order of the comparison."""
-        return self._order("defence", "defences")
+        """Names of the defences, in the order in which they are listed."""
+        return self._order("defence")
 
     def of(self, attack: str, defence: str) -> list[Record]:
         """Return the records of one attack and defence, one a seed."""
@@ -71,10 +71,9 @@ class ComparedRecords:
         """Return what the records say of an attack or a defence."""
         return next(str(record[what]) for record in self.records if record[key] == name)
 
-    def _order(self, key: str, listed: str) -> list[str]:
-        there = {record[key] for record in self.records}
-        order = [name for record in self.records for name in record["comparison"][listed]]
-        return [name for name in dict.fromkeys(order) if name in there]
+    def _order(self, key: str) -> list[str]:
+        places = {record[key]: record["order"][key] for record in self.records}
+        return sorted(places, key=lambda name: places[name])
 
 
 def pack_comparison(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None:
@@ -96,7 +95,7 @@ def tabulate_comparison(found: ComparedRecords) -> list[Table]:
     Examples
     --------
     >>> record = {"attack": "patch", "defence": "none", "title": "no defence", "citation": "", "made_for": "none",
-    ...           "comparison": {"attacks": ["patch"], "defences": ["none"]}, "seed": 0,
+    ...           "order": {"attack": 1, "defence": 0}, "seed": 0,
     ...           "seconds": {"training": 1.0, "inference": 0.1},
     ...           "figures": {"clean": {"count": 9, "of": 10}, "triggered": {"count": 1, "of": 10}, "detected": None,
     ...                       "named_rightly": None, "guarantee": "none", "models": 1, "passes": 1,
@@ -340,19 +339,17 @@ def _costs(found: ComparedRecords) -> Table:
         if not (of := found.of(attack, defence)):
             continue
         ratios = [
-            TableEntry(
-                f"{_mean_seconds(found, attack, defence, part) / max(1e-9, base[part]):.1f}" if base[part] else ""
-            )
-            for part in ("training", "inference")
+            TableEntry(f"{_least_seconds(found, attack, defence, part) / least:.1f}" if least else "")
+            for part, least in base.items()
         ]
         figures = of[-1]["figures"]
         models, passes = (TableEntry(str(figures[part])) for part in ("models", "passes"))
         rows.append((TableEntry(found.say("defence", defence, "title")), models, passes, *ratios))
     heads = ("defence", "models", "passes an input", "training", "inference")
+    shared = "no model shared" if attack == "none" else "models that an earlier defence trained left out"
     note = (
         "Training (what it fits and searches included) and inference as ratios to no defence: processor time in one "
-        "process, best of the seeds"
-        + ("; no model shared." if attack == "none" else ", models that an earlier defence trained left out.")
+        f"process, best of the seeds, {shared}."
     )
     return Table("costs", "Costs", note, "", heads, (("", tuple(rows)),))
 

@@ -153,24 +153,23 @@ def check_certificates(
     free, attacked = votes["unattacked"], votes["triggered"]
     if (free != attacked)[:, ~hit].any():
         raise UnmetError("a model that no attacker reaches answers otherwise than without the attack")
-    judge: Any = decoder
     applies = np.ones(len(free), dtype=bool)
+    known: dict[str, Any] = {"n_classes": scene.n_classes, "max_attackers": k}
+    judge: Decoder = decoder
     if isinstance(decoder, BayesDecoder):
-        first = np.where(hit.any(), int(np.argmax(hit)), 0)
-        applies = (attacked[:, hit] == attacked[:, [int(first)]]).all(axis=1)
+        applies = (attacked[:, hit] == attacked[:, [int(np.argmax(hit))]]).all(axis=1)
         radius = certify(free, code, threat="deterministic", decoder=decoder, max_attackers=k).radius
-        before, after = decoder.predict(free), decoder.predict(attacked)
-    elif isinstance(decoder, (RunOffDecoder, ConsensusDecoder)):
-        name = "runoff" if isinstance(decoder, RunOffDecoder) else "consensus"
-        more = {} if name == "runoff" else {"n_attackers": decoder.n_attackers, "n_errors": decoder.n_errors}
+    elif isinstance(decoder, ConsensusDecoder):
         radius = certify(
-            said["unattacked"], code, decoder=name, n_classes=scene.n_classes, max_attackers=k, **more
+            free, code, decoder="consensus", n_attackers=decoder.n_attackers, n_errors=decoder.n_errors, **known
         ).radius
-        before, after = decoder.predict(said["unattacked"]), decoder.predict(said["triggered"])
+    elif isinstance(decoder, RunOffDecoder):
+        radius = certify(said["unattacked"], code, decoder="runoff", **known).radius
     else:
         judge = PluralityDecoder(code, scene.n_classes)
-        radius = certify(free, code, n_classes=scene.n_classes, max_attackers=k).radius
-        before, after = judge.predict(free), judge.predict(attacked)
+        radius = certify(free, code, **known).radius
+    read = said if judge.needs == "scores" else votes
+    before, after = (judge.decode(read[name]).labels for name in ("unattacked", "triggered"))
     certified = applies & (radius >= k) & (before == scene.triggered.labels)
     return certified, certified & (after != before)
 

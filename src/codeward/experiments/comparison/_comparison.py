@@ -221,10 +221,11 @@ class Stage:
     def _make(self, attack: str, seed: int, plan: AttackPlan | None = None) -> Scene:
         given = self.comparison
         fraction = FRACTIONS.get(given.dataset, FRACTION) if given.fraction is None else given.fraction
-        # Costs are measured where nobody attacks, so nothing is shared there.
-        store = None if attack == "none" else ModelStore(self.place / "store")
+        # Costs are measured where nobody attacks, so no model and no vote is taken from elsewhere there.
+        kept = None if attack == "none" else self.place
+        store = None if kept is None else ModelStore(kept / "store")
         return make_scene(
-            attack, self.pair, self.settings, given.users, given.attackers, fraction, seed, store, self.place, plan,
+            attack, self.pair, self.settings, given.users, given.attackers, fraction, seed, store, kept, plan,
             given.inputs, given.effort,
         )  # fmt: skip
 
@@ -266,6 +267,7 @@ def _measure(comparison: Comparison, cell: ComparedCell, scene: Scene) -> dict[s
         "made_for": defence.made_for,
         "seed": cell.seed,
         "comparison": asdict(comparison),
+        "order": {"attack": list(ATTACKS).index(cell.attack), "defence": list(DEFENCES).index(cell.defence)},
         "attackers": list(scene.attackers),
         "figures": measure_outcome(scene, outcome),
         "seconds": {"training": round(seconds - inference, 3), "inference": round(inference, 4)},

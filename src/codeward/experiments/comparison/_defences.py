@@ -137,7 +137,7 @@ DEFENCES: dict[str, Defence] = {
         federated=True,
     ),
     "fed-codeward": Defence(
-        partial(federated.run_federated_code, make_code=_TRACKING, decoder="calibrated", n_attackers=3),
+        partial(federated.run_federated_code, make_code=_TRACKING, decoder="bayes", n_attackers=3),
         "codeward, federated",
         "this software",
         "k colluding users, one trigger (deterministic)",

@@ -22,8 +22,8 @@ from codeward.decoding import Assumptions, ConsensusDecoder, PluralityDecoder, V
 from codeward.experiments.comparison._scene import Outcome, Scene
 from codeward.training import build_network, vote
 
-#: Rounds of the federation, and passes of a user over its data in each.
-ROUNDS, EPOCHS, BATCH = 12, 2, 16
+#: Rounds of the federation, passes of a user over its data in each, images of a batch, learning rate of Adam.
+ROUNDS, EPOCHS, BATCH, RATE = 15, 4, 32, 1e-2
 #: Deviation of the noise on the sum of clipped updates (Sun et al., 2019).
 NOISE = 0.025
 
@@ -43,7 +43,8 @@ def krum(updates: Tensor, n_attackers: int, generator: torch.Generator | None = 
 
 def bulyan(updates: Tensor, n_attackers: int, generator: torch.Generator | None = None) -> Tensor:
     """Select n - 2f by Krum, then average in each coordinate the n - 4f nearest to the median (Mhamdi et al., 2018)."""
-    left, chosen = list(range(len(updates))), []
+    left = list(range(len(updates)))
+    chosen: list[int] = []
     n_chosen = len(updates) - 2 * n_attackers
     while len(chosen) < n_chosen:
         best = left[_krum_order(updates[left], n_attackers)[0]]
@@ -71,13 +72,15 @@ def clip_and_noise(updates: Tensor, n_attackers: int, generator: torch.Generator
     norms = updates.norm(dim=1)
     clipped = updates * (norms.median() / norms.clamp_min(1e-12)).clamp_max(1)[:, None]
     noise = torch.randn(updates.shape[1], generator=generator)
-    return clipped.mean(dim=0) + noise * NOISE / len(updates)
+    noisy: Tensor = clipped.mean(dim=0) + noise * NOISE / len(updates)
+    return noisy
 
 
 def vote_gradients(answers: Tensor) -> Tensor:
     """Return the answer that most workers gave, bit for bit: DRACO's decoding (Chen et al., 2018)."""
     same = (answers[:, None] == answers[None]).flatten(2).all(dim=2).sum(dim=1)
-    return answers[int(same.argmax())]
+    most: Tensor = answers[int(same.argmax())]
+    return most
 
 
 def _krum_order(updates: Tensor, n_attackers: int) -> list[int]:
@@ -114,23 +117,24 @@ class LocalTraining:
     def unpack(self, flat: Tensor) -> dict[str, Tensor]:
         """Return stacked vectors (pairs x weights) as stacked weights by name."""
         sizes = [shape.numel() for shape in self.shapes.values()]
-        parts = flat.split(sizes, dim=1)
+        parts = torch.split(flat, sizes, dim=1)
         return {name: part.reshape(-1, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def forward(self, flat: Tensor, images: Tensor) -> Tensor:
         """Return logits (pairs x batch x classes) of stacked models on stacked batches."""
         call = partial(functional_call, self.network)
-        return vmap(lambda weights, given: call(weights, (given,)))(self.unpack(flat), images)
+        logits: Tensor = vmap(lambda weights, given: call(weights, (given,)))(self.unpack(flat), images)
+        return logits
 
     def train(
         self, flat: Tensor, images: Tensor, labels: Tensor, number: int, penalty: "Penalty | None" = None
     ) -> Tensor:
         """Return the weights after a round of local training; batches depend on seed and round alone."""
         leaf = flat.clone().requires_grad_(True)
-        optimiser = torch.optim.Adam([leaf], lr=self.scene.settings.learning_rate)
+        optimiser = torch.optim.Adam([leaf], lr=RATE)
         generator = torch.Generator().manual_seed(self.scene.seed * 1000 + number)
         for _ in range(EPOCHS):
-            for rows in torch.randperm(images.shape[1], generator=generator).split(BATCH):
+            for rows in torch.split(torch.randperm(images.shape[1], generator=generator), BATCH):
                 logits = self.forward(leaf, images[:, rows])
                 loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, rows].flatten(), reduction="sum")
                 loss = loss / len(rows)
@@ -179,8 +183,8 @@ def _hide(images: Tensor, stamped: Tensor) -> Penalty:
 
 
 @dataclass(frozen=True)
-class Federation:
-    """A federation under a scene's attack: which users feed which models, and how replies become a model.
+class SimulatedRounds:
+    """A federation in one process, under a scene's attack: who feeds which model, and how replies become one.
 
     Attributes
     ----------
@@ -310,7 +314,7 @@ DIRECTED: dict[str, tuple[float, float]] = {
 def run_rule(scene: Scene, rule: Rule = average, redundant: bool = False) -> Outcome:
     """Train one global model under a rule of aggregation and believe it."""
     everybody = Code(np.ones((1, len(scene.users)), dtype=bool))
-    local, models = Federation(scene, everybody, rule, redundant).run()
+    local, models = SimulatedRounds(scene, everybody, rule, redundant).run()
     clean, triggered = (vote(scores)[:, 0] for scores in _infer(scene, local, models, [scene.clean, scene.triggered]))
     return Outcome(clean, triggered)
 
@@ -324,7 +328,7 @@ def run_federated_code(
     label is the true one (arbitrary threat model).
     """
     code = make_code(len(scene.users), scene.seed)
-    local, models = Federation(scene, code).run()
+    local, models = SimulatedRounds(scene, code).run()
     validation, clean, triggered = _infer(scene, local, models, [scene.validation, scene.clean, scene.triggered])
     given = VoteSet(vote(validation), scene.validation.labels, None, validation.astype(np.float16))
     assumptions = replace(Assumptions.uniform(n_attackers), n_attackers=n_attackers, n_errors=n_errors)
