@@ -120,6 +120,16 @@ def test_a_comparison_resumes_and_its_page_is_the_same_bytes(tmp_path):
         list(run_comparison(Comparison(attacks=("patch",), defences=("none",), seeds=(0,), epochs=2), tmp_path))
 
 
+def test_the_smoke_run_prints_every_defence_with_its_worst_attack(tmp_path, capsys):
+    assert main(["compare", "--smoke", "-o", str(tmp_path), "--pack", str(tmp_path / "all.jsonl.gz")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:7]}
+    assert list(rows) == ["none", "spectral", "strip", "partition", "codeward", "fed-krum"]
+    assert max(map(len, lines[:7])) <= 80
+    assert (tmp_path / "all.jsonl.gz").is_file()
+    assert float(rows["none"][2]) < 10 < 50 < float(rows["codeward"][2])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -41,6 +41,7 @@ def compare(
             attacks=("patch", "own-targets"),
             defences=("none", "spectral", "strip", "partition", "codeward", "fed-krum"),
             seeds=(0,),
+            inputs=150,
         )
     else:
         given = Comparison() if config is None else Comparison.load(config)

@@ -333,14 +333,16 @@ def _certificates(found: ComparedRecords) -> Table:
 
 def _costs(found: ComparedRecords) -> Table:
     attack = "none" if "none" in found.attacks else found.attacks[0]
-    base = {part: _least_seconds(found, attack, "none", part) for part in ("training", "inference")}
     rows = []
     for defence in found.defences:
         if not (of := found.of(attack, defence)):
             continue
+        base = "fed-average" if defence.startswith("fed-") else "none"
+        parts = ("training", "inference")
+        least = {part: _least_seconds(found, attack, base, part) for part in parts}
         ratios = [
-            TableEntry(f"{_least_seconds(found, attack, defence, part) / least:.1f}" if least else "")
-            for part, least in base.items()
+            TableEntry(f"{_least_seconds(found, attack, defence, part) / least[part]:.1f}" if least[part] else "")
+            for part in parts
         ]
         figures = of[-1]["figures"]
         models, passes = (TableEntry(str(figures[part])) for part in ("models", "passes"))
@@ -348,8 +350,8 @@ def _costs(found: ComparedRecords) -> Table:
     heads = ("defence", "models", "passes an input", "training", "inference")
     shared = "no model shared" if attack == "none" else "models that an earlier defence trained left out"
     note = (
-        "Training (what it fits and searches included) and inference as ratios to no defence: processor time in one "
-        f"process, best of the seeds, {shared}."
+        "Training (what it fits and searches included) and inference as ratios to no defence (federated: to "
+        f"FedAvg): processor time in one process, best of the seeds, {shared}."
     )
     return Table("costs", "Costs", note, "", heads, (("", tuple(rows)),))
 

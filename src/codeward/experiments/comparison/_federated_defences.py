@@ -202,6 +202,14 @@ class SimulatedRounds:
 
     def run(self) -> tuple[LocalTraining, Tensor]:
         """Train; return the local training (for its forward pass) and the models as rows."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # products this small only wait for each other
+        try:
+            return self._run()
+        finally:
+            torch.set_num_threads(before)
+
+    def _run(self) -> tuple[LocalTraining, Tensor]:
         scene = self.scene
         local = LocalTraining(scene, _perceptron(scene, 0))
         pairs = [(i, int(j)) for i in range(self.code.n_models) for j in np.flatnonzero(self.code.matrix[i])]
