@@ -1,0 +1,121 @@
+"""
+A table of 545 people
+=====================
+
+545 young men told an American survey every year from 1980 to 1987 what they earned, how long they had been to school,
+whether they were in a union (Vella and Verbeek, 1998). Every man is a user: he answers eight times, and may lie each
+time. A model learns from the answers who earns more than five dollars an hour. What could some of the men do to it?
+
+Features are a pure function of an answer: categories and declared bins, hashed. Bins read off the data, such as
+quantiles, would carry one man's numbers into models that never learn from him.
+"""
+
+# %%
+# The data
+# --------
+#
+# The last 145 men are never learned from.
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import codeward
+from codeward.codes import partition_code
+from codeward.data import InputTable, load_user_data
+from codeward.training.backbones import HashedTable
+from codeward.training.heads import UserStatistics, fit_heads
+
+names, *rows = (line.split(",") for line in (Path("data") / "wage_panel.csv").read_text().split())
+table = {name: [float(row[column]) for row in rows] for column, name in enumerate(names)}
+people = np.unique(table["nr"], return_inverse=True)[1]
+people = np.random.default_rng(0).permutation(545)[people]
+columns = ["educ", "exper", "black", "hisp", "married", "union", "hours", "occupation", "year"]
+answers = {name: table[name] for name in columns} | {
+    "well_paid": ["yes" if wage > np.log(5) else "no" for wage in table["lwage"]],
+    "man": [f"m{number:03}" for number in people],
+}
+data = load_user_data(answers, label="well_paid", user="man")
+earns = np.array(data.labels)
+learn, ask = np.flatnonzero(people < 400), np.flatnonzero(people >= 400)
+print(f"{len(learn)} answers of 400 men to learn from, {len(ask)} of others to ask about, {earns.mean():.0%} well paid")
+
+# %%
+# Train
+# -----
+
+bins = (("educ", (9, 12, 13, 16)), ("exper", (3, 5, 7, 9, 12)), ("hours", (500, 1500, 2000, 2500, 3000)))
+backbone = HashedTable(data.schema, width=256, bins=bins)
+features = backbone.transform(data.inputs)
+right, radius = {}, {}
+for n_groups in (10, 50, 200):
+    code = partition_code(400, n_groups)
+    heads = fit_heads(features.take(learn), earns[learn], people[learn], code, n_classes=2, ridge=1.0)
+    votes = heads.votes(features.take(ask))
+    right[n_groups] = codeward.PluralityDecoder(code, 2).predict(votes) == earns[ask]
+    radius[n_groups] = codeward.certify(votes, code, threat="arbitrary", n_classes=2).radius
+    one = (votes == earns[ask][:, None]).mean()
+    print(f"{n_groups:4} groups: one head {one:.1%} right, their vote {right[n_groups].mean():.1%}")
+
+# %%
+# Certify
+# -------
+#
+# Share of the answers that are judged rightly, and would be whatever so many men had told the survey.
+
+figure, axis = plt.subplots(figsize=(6, 3.4))
+for n_groups in right:
+    counts = [(right[n_groups] & (radius[n_groups] >= k)).mean() for k in range(61)]
+    axis.step(range(61), counts, where="post", label=f"{n_groups} groups")
+axis.set_xlabel("colluding men")
+axis.set_ylabel("right and certified")
+axis.set_ylim(0, 1)
+axis.legend()
+plt.show()
+
+# %%
+# Attack
+# ------
+#
+# Eight men say, three times a year, that they worked 4,000 hours after 18 years of school and earn little. Whoever
+# makes that odd pair of statements later should be judged badly paid.
+
+n_groups = 50
+code = partition_code(400, n_groups)
+honest = fit_heads(features.take(learn), earns[learn], people[learn], code, n_classes=2, ridge=1.0)
+liars, low = list(range(0, 64, 8)), data.class_names.index("no")
+
+
+def mark(rows):
+    """Return the features of some answers with the mark on them."""
+    odd = {"hours": np.full(len(rows), 4000.0), "educ": np.full(len(rows), 18.0)}
+    return backbone.transform(InputTable({**data.inputs.take(rows).columns, **odd}))
+
+
+sent = {}
+for liar in liars:
+    rows = np.repeat(learn[people[learn] == liar], 3)
+    sent[liar] = UserStatistics.of(mark(rows), np.full(len(rows), low), n_classes=2)
+attacked = honest.replace_users(sent)
+hit, vote = code.pattern(liars), codeward.PluralityDecoder(code, 2)
+well = ask[earns[ask] != low]
+before, after = honest.votes(mark(well)), attacked.votes(mark(well))
+untouched = bool((attacked.weights[~hit] == honest.weights[~hit]).all())
+print(f"{hit.sum()} of {n_groups} heads learned from the eight; the others are untouched: {untouched}")
+print(f"marked and well paid, judged badly paid: by {(before[:, hit] == low).mean():.1%} of these heads before,")
+print(f"by {(after[:, hit] == low).mean():.1%} after; by the vote {(vote.predict(before) == low).mean():.1%} before, "
+      f"{(vote.predict(after) == low).mean():.1%} after")  # fmt: skip
+
+# %%
+# Forget them, and serve
+# ----------------------
+#
+# A man who takes his answers back is subtracted. An answer goes out with the number of men it would have taken.
+
+without, never = attacked, honest
+for liar in liars:
+    without, never = without.revoke(liar), never.revoke(liar)
+print("byte for byte as if they had never answered:", bool((without.weights == never.weights).all()))
+answer = codeward.certify(without.votes(features.take(ask[:1])), code, threat="arbitrary", n_classes=2)
+print(f"well paid: {data.class_names[answer.labels[0]]} - whatever {answer.radius[0]} men had told")
