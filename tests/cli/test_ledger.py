@@ -14,21 +14,21 @@ from codeward.serve import Incident, Ledger, find_incidents, make_examiner
 CODE = named_code("g")
 
 
-@pytest.fixture
-def run_folder(tmp_path):
-    """A run folder as `codeward run` leaves it, with votes of simulated models; user 13 attacks towards class 3."""
+def make_folder(path, hard=0.08):
+    """Make a run folder as `codeward run` leaves it, with votes of simulated models; a share of clean ones is hard."""
     rng = np.random.default_rng(0)
     votes = {}
     for inputs in ("validation", "clean"):
         labels = np.arange(300) % 10
         wrong = (labels + 1 + rng.integers(0, 3, 300)) % 10
-        chance = np.where(rng.random(300) < 0.08, 0.6, 0.004)
+        easy = 0.004 if hard else 0
+        chance = np.where(rng.random(300) < (hard if inputs == "clean" else 0.08), 0.6, easy)
         says = np.where(rng.random((300, 6)) < chance[:, None], wrong[:, None], labels[:, None])
         votes[inputs] = VoteSet(says, labels)
     config = RunConfig.model_validate(
         {"users": 16, "code": {"name": "g"}, "decoder": {"name": "bayes", "max_attackers": 1}}
     )
-    cell = Cell(RunFolder(tmp_path / "run"), 0, 1)
+    cell = Cell(RunFolder(path), 0, 1)
     cell.folder.open(config)
     cell = cell.save_votes(votes, {"classes": 10, "training": {}, "groups": [], **describe_machine("cpu")})
     cell.save_record(config, {"code_digest": CODE.digest, "training": {}, "figures": {}})
@@ -36,8 +36,18 @@ def run_folder(tmp_path):
 
 
 @pytest.fixture
+def run_folder(tmp_path):
+    """A run folder; user 13 attacks towards class 3."""
+    return make_folder(tmp_path / "run")
+
+
+@pytest.fixture
 def filled(run_folder):
     """The same with twelve triggered inputs in its ledger."""
+    return fill(run_folder)
+
+
+def fill(run_folder):
     cell = find_cell(run_folder)
     votes = np.repeat((3 + 1 + np.arange(12) % 9)[:, None] % 10, 6, axis=1)
     votes[:, CODE.column(13)] = 3
@@ -160,3 +170,51 @@ def test_looking_does_not_make_a_ledger(run_folder, capsys):
     assert main(["ledger", "list", "--run", str(run_folder)]) == 2
     assert not (run_folder / "ledger.sqlite").exists()
     assert "no such ledger" in capsys.readouterr().err
+
+
+def test_targets_go_by_their_names(tmp_path, capsys):
+    """Two runs number the same class differently; its name finds both, and a class called 3 is not class 3."""
+    file = tmp_path / "ledger.sqlite"
+    with Ledger(file) as ledger:
+        for run, names in (("a", ("benign", "malign")), ("b", ("malign", "3"))):
+            for target, name in enumerate(names):
+                votes, digest = (target,) * 6, hashlib.sha256(f"{run}{name}".encode()).hexdigest()
+                ledger.record(
+                    Incident(votes, 0.9, 1 - target, target, (), (0.0,) * 16, digest, CODE.digest, run,
+                             classes=tuple(enumerate(names)))
+                )  # fmt: skip
+    place = ["--ledger", str(file)]
+    assert main(["ledger", "list", *place, "--target", "malign", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert [(item["run"], item["target"]) for item in out["incidents"]] == [("b", "malign"), ("a", "malign")]
+    assert out["by_target"] == {"benign": 1, "malign": 2, "3": 1}
+    assert main(["ledger", "export", str(tmp_path / "e.csv"), *place, "--target", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["incidents"] == 1
+    assert ",b,3,malign," in (tmp_path / "e.csv").read_text()
+    assert main(["ledger", "list", *place, "--target", "malicious"]) == 2
+    assert "no incident has the target 'malicious'; there are 3, benign, malign" in capsys.readouterr().err
+
+
+def test_without_a_false_alarm_to_compare_with_it_says_that_nobody_can_be_convicted(tmp_path, capsys):
+    """The clean test inputs never raise an alarm: no test that keeps alpha could convict, and the user is told."""
+    filled = fill(make_folder(tmp_path / "run", hard=0.0))
+    assert main(["ledger", "show", "--run", str(filled), "--json"]) == 0
+    (item,) = json.loads(capsys.readouterr().out)["evidence"]
+    assert (item["reference_false_alarms"], item["incidents_needed"], item["convicted"]) == (0, None, [])
+    assert main(["ledger", "show", "--run", str(filled)]) == 0
+    shown = capsys.readouterr().out
+    assert "nobody can be convicted: no clean test input raised an alarm" in shown
+    assert "train with more clean test inputs" in shown
+    assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_how_many_incidents_a_conviction_takes_is_what_the_test_needs():
+    """The table of docs/ledger.md: with R false alarms, so many true incidents above all of them."""
+    from codeward.serve import bet_on_small, compute_p_values
+
+    for reference, needed in ((5, 14), (10, 7), (20, 4), (50, 3), (200, 2)):
+        p_values = compute_p_values(np.arange(reference) * 1.0, np.arange(needed) + 1e6, np.full(needed, 1 / 2))
+        shown = bet_on_small(p_values, reference) >= np.log(10 / 0.01)
+        assert shown.tolist() == [False] * (needed - 1) + [True]
+        best = bet_on_small(np.zeros(1000), reference) >= np.log(10 / 0.01)
+        assert int(np.flatnonzero(best)[0]) + 1 == needed

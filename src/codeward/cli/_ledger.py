@@ -1,6 +1,7 @@
 """``codeward ledger``: the incidents, one of them, and what they say together."""
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ _LEDGER = typer.Option(
     None, "--ledger", envvar="CODEWARD_LEDGER", metavar="FILE|URL", help="Ledger; by default RUN_DIR/ledger.sqlite."
 )
 _RUN = typer.Option(None, "--run", metavar="RUN_DIR", help="Run folder whose models voted.")
-_TARGET = typer.Option(None, "--target", "-t", min=0, help="Only incidents of this target class.")
+_TARGET = typer.Option(None, "--target", "-t", metavar="CLASS", help="Only this target: a class by name or number.")
 _SINCE = typer.Option(None, "--since", metavar="TIME", help="Only from this time on: 2026-05-01 or 2026-05-01T12:00Z.")
 _JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
@@ -32,7 +33,7 @@ _JSON = typer.Option(False, "--json", help="Print one JSON object.")
 def list_incidents(
     ledger: str = _LEDGER,
     run: Path = _RUN,
-    target: int = _TARGET,
+    target: str = _TARGET,
     since: str = _SINCE,
     limit: int = typer.Option(50, "--limit", "-n", min=1, help="At most this many, the latest."),
     as_json: bool = _JSON,
@@ -43,10 +44,9 @@ def list_incidents(
     """
     with _open(ledger, run) as opened:
         found = opened.entries(limit, target=target, since=_read_time(since), newest_first=True)
-        counts = opened.count()
+        counts = _count_targets(opened)
     if as_json:
-        by_target = {str(key): value for key, value in counts.items()}
-        print(json.dumps({"incidents": [incident.to_json() for incident in found], "by_target": by_target}))
+        print(json.dumps({"incidents": [incident.to_json() for incident in found], "by_target": counts}))
         return
     from rich.console import Console
     from rich.table import Table
@@ -78,7 +78,7 @@ def show(
     number: int | None = typer.Argument(None, metavar="[ID]", help="Incident; without it, the evidence of a run."),
     ledger: str = _LEDGER,
     run: Path | None = _RUN,
-    target: int = _TARGET,
+    target: str = _TARGET,
     expect: int = typer.Option(None, "--expect", min=1, help="As given to codeward serve."),
     alpha: float = typer.Option(0.01, "--alpha", help="Bound on convicting anyone when nobody attacks."),
     certainty: float = typer.Option(0.99, "--certainty", help="Least probability of a convicted user."),
@@ -92,13 +92,20 @@ def show(
         raise InputError("say which incident (codeward ledger show ID) or whose evidence (--run RUN_DIR)")
     with _open(ledger, run) as opened:
         if number is not None:
-            content = opened.incident(number).to_json()
+            incident = opened.incident(number)
+            content = incident.to_json()
             if as_json:
                 print(json.dumps(content))
                 return
+            users = incident.name_users(range(len(incident.user_probability)))
+            told = [
+                (name, chance) for name, chance in zip(users, incident.user_probability, strict=True) if chance >= 0.01
+            ]
+            content["user_probability"] = [f"{name} {show_percent(chance)}" for name, chance in told]
+            content["suspect_sets"] = [" + ".join(map(str, one)) for one in content["suspect_sets"]]
             for name, value in content.items():
-                print(f"{name:19} {_show(' or '.join(' + '.join(map(str, one)) for one in value))}"
-                      if name == "suspect_sets" else f"{name:19} {_show(_join(value))}")  # fmt: skip
+                apart = " or " if name == "suspect_sets" else ", " if name in ("suspects", "user_probability") else " "
+                print(f"{name:19} {_show(_join(value, apart))}")
             return
         limits = {"alpha": alpha, "certainty": certainty}
         cells = _find_cells(opened, run) if run else []
@@ -114,7 +121,7 @@ def export(
     output: Path = typer.Argument(..., metavar="FILE", help=".jsonl (everything) or .csv."),
     ledger: str = _LEDGER,
     run: Path = _RUN,
-    target: int = _TARGET,
+    target: str = _TARGET,
     since: str = _SINCE,
     as_json: bool = _JSON,
 ) -> None:
@@ -172,6 +179,15 @@ def _open(ledger: str | None, run: Path | None) -> "Ledger":
     return Ledger(place)
 
 
+def _count_targets(ledger: "Ledger") -> dict[str, int]:
+    """Return the number of incidents by target, by name where there are names."""
+    names, counts = ledger.targets(), Counter[str]()
+    for run, digest in ledger.runs():
+        for target, count in ledger.count(run, digest).items():
+            counts[names.get((run, digest, target), str(target))] += count
+    return dict(counts)
+
+
 def _read_time(text: str | None) -> datetime | None:
     if text is None:
         return None
@@ -194,7 +210,7 @@ def _find_cells(ledger: "Ledger", run: Path) -> "list[Cell]":
 
 
 def _weigh(
-    ledger: "Ledger", cell: "Cell", target: int | None, expect: int | None, limits: dict[str, float]
+    ledger: "Ledger", cell: "Cell", target: str | None, expect: int | None, limits: dict[str, float]
 ) -> list[dict[str, Any]]:
     from codeward.serve import gather_evidence, make_examiner, name_classes
 
@@ -203,8 +219,13 @@ def _weigh(
     if not found:
         raise InputError(f"{cell.id}: a decoder with other assumptions recorded these; give serve's --expect here too")
     names = name_classes(cell)
-    kept = [(key, item) for key, item in found.items() if target is None or key == target]
-    return [{"run": cell.id, **item.to_json(cell.code), "target": names[key] if names else key} for key, item in kept]
+    told = [{"run": cell.id, **item.to_json(cell.code), "target": names[key] if names else key}
+            for key, item in found.items()]  # fmt: skip
+    kept = [item for item in told if target in (None, str(item["target"]))]
+    if not (kept or target is None or target.isdecimal()):
+        there = ", ".join(str(item["target"]) for item in told)
+        raise InputError(f"--target {target}: no incident of {cell.id} has this target; there are {there}")
+    return kept
 
 
 def _name_suspects(told: dict[str, Any]) -> str:
@@ -213,9 +234,9 @@ def _name_suspects(told: dict[str, Any]) -> str:
     return ", ".join(map(str, told["suspects"])) or (f"one of {sets} sets" if sets else "-")
 
 
-def _join(value: Any) -> str:
+def _join(value: Any, apart: str = " ") -> str:
     parts = value if isinstance(value, list) else [value]
-    return " ".join(f"{part:.3g}" if isinstance(part, float) else str(part) for part in parts)
+    return apart.join(f"{part:.3g}" if isinstance(part, float) else str(part) for part in parts)
 
 
 def _show(value: Any) -> str:
@@ -230,6 +251,20 @@ def _plain(value: Any) -> Any:
     return Text(_show(value))
 
 
+def _explain_power(item: dict[str, Any]) -> list[str]:
+    """Say what would have to be there for a conviction, where there is none."""
+    if item["attack_shown"]:
+        return []
+    if not item["reference_false_alarms"]:
+        first = "nobody can be convicted: no clean test input raised an alarm, so nothing can be compared;"
+    elif item["incidents_needed"] is None:
+        first = "nobody can be convicted: too few clean test inputs raised an alarm to compare with;"
+    else:
+        many = item["incidents_needed"]
+        return [f"it takes {many} incidents of one target or more, all of them true, to convict anyone here"]
+    return [first, "train with more clean test inputs (--test FILE, --test-fraction), and serve that folder"]
+
+
 def _print_evidence(evidence: list[dict[str, Any]]) -> None:
     if not evidence:
         print("no incidents: no evidence against anyone")
@@ -240,7 +275,9 @@ def _print_evidence(evidence: list[dict[str, Any]]) -> None:
         print(
             f"  {verdict}: if nobody attacks, evidence like this has a chance of at most {bound:.2g} (limit {alpha:g},"
         )
-        print(f"  against {item['reference_false_alarms']} false alarms on the validation inputs)")
+        print(f"  against {item['reference_false_alarms']} false alarms on clean test inputs)")
+        for line in _explain_power(item):
+            print(f"  {line}")
         named = ", ".join(f"{name} {show_percent(value)}" for name, value in item["user_probability"].items())
         print(f"  given an attack: {_show(named) or 'nobody above 1%'}")
         print(f"  convicted: {_show(', '.join(item['convicted'])) or 'nobody'}")

@@ -6,7 +6,8 @@ Writing incidents needs a database only; what decodes votes is imported on first
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from codeward.serve._incident_ledger import DEFAULT_LEDGER, Ledger, Verification
+from codeward.serve._database import Verification
+from codeward.serve._incident_ledger import DEFAULT_LEDGER, Ledger
 from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
 
 if TYPE_CHECKING:

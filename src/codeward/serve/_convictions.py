@@ -18,6 +18,8 @@ from codeward.serve._incident_ledger import Ledger
 
 #: Validation inputs a class that make confusion matrices, as long as a quarter of all is left to compare with.
 FIT_PER_CLASS = 20
+#: Incidents that are tried for a conviction in the best case.
+MOST_NEEDED = 1000
 #: Two attack probabilities of the same decoder differ by less.
 SAME_PROBABILITY = 1e-6
 
@@ -44,6 +46,9 @@ class TargetEvidence:
         Posterior of each pattern, all incidents of the target together; the empty set is "nobody".
     user_probability : ndarray of float64, shape (n,)
         Posterior that each user is an attacker.
+    needed : int or None
+        Incidents of one target that it takes to show an attack here, all of them true and above every false alarm;
+        None where 1,000 would not do, as where there is no false alarm to compare with.
 
     Examples
     --------
@@ -63,6 +68,7 @@ class TargetEvidence:
     sets: Sequence[tuple[int, ...]]
     posterior: NDArray[np.float64]
     user_probability: NDArray[np.float64]
+    needed: int | None = None
 
     @property
     def is_attack(self) -> bool:
@@ -87,6 +93,7 @@ class TargetEvidence:
             "target": self.target,
             "incidents": self.incidents,
             "reference_false_alarms": self.reference,
+            "incidents_needed": self.needed,
             "attack_shown": self.is_attack,
             "error_bound": self.error_bound,
             "alpha": self.alpha,
@@ -221,6 +228,13 @@ class Examiner:
         decoded = self.alarm_decoder_.decode(observe(self.alarm_decoder_, unseen))
         return score_alarms(self.decoder_, unseen.votes, decoded, self.threshold)
 
+    @cached_property
+    def needed_(self) -> int | None:
+        """Incidents needed to show an attack: the best case of the test, see `TargetEvidence.needed`."""
+        capital = bet_on_small(np.zeros(MOST_NEEDED), self.reference_.rows.size)
+        shown = np.flatnonzero(capital >= np.log(self.n_classes / self.alpha))
+        return int(shown[0]) + 1 if shown.size else None
+
     @property
     def alarm_decoder_(self) -> Decoder:
         """The decoder whose alarms are weighed."""
@@ -277,7 +291,7 @@ class Examiner:
         users = np.minimum(np.asarray(posterior @ sets.members), 1.0)
         limits = (self.alpha, self.certainty)
         return TargetEvidence(
-            target, int(counts.sum()), reference.size, bound, *limits, sets.best_sets, posterior, users
+            target, int(counts.sum()), reference.size, bound, *limits, sets.best_sets, posterior, users, self.needed_
         )
 
 

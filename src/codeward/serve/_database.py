@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,37 @@ incidents = Table(
 
 #: What a row's digest covers, in this order.
 _COVERED = tuple(column.name for column in incidents.columns if column.name not in ("row_digest", "chain"))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `Ledger.verify` found.
+
+    Attributes
+    ----------
+    incidents : int
+        Rows that are there.
+    number : int
+    chain : str
+        Number and chain value of the newest one. Noted elsewhere, the value shows later whether all up to here is still
+        as it is now.
+    adopted : int
+        Incidents up to this number were chained when a ledger of an older format was opened: what was done to them
+        before cannot be seen.
+    problems : tuple of str
+        What is wrong; empty where nothing is.
+
+    Examples
+    --------
+    >>> Verification(1, 3, "c" * 64, 0, ("incident 1 is missing",)).problems
+    ('incident 1 is missing',)
+    """
+
+    incidents: int
+    number: int
+    chain: str
+    adopted: int
+    problems: tuple[str, ...]
 
 
 def digest_row(row: Mapping[Any, Any]) -> str:

@@ -3,56 +3,26 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, or_, select, tuple_, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward.serve._database import START, digest_row, extend_chain, head, open_engine, read_url
+from codeward.serve._database import START, Verification, digest_row, extend_chain, head, open_engine, read_url
 from codeward.serve._database import incidents as table
 from codeward.serve._incidents import CSV_COLUMNS, DamagedIncident, Incident, from_row, to_line, to_microseconds, to_row
 
+#: Which targets: a number, or numbers with the run and the code digest to which they belong.
+_Target = int | list[tuple[str, str, int]] | None
 #: Name of the ledger of a run folder where none is given.
 DEFAULT_LEDGER = "ledger.sqlite"
 #: Incidents read from the database at a time.
 PAGE = 1000
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What `Ledger.verify` found.
-
-    Attributes
-    ----------
-    incidents : int
-        Rows that are there.
-    number : int
-    chain : str
-        Number and chain value of the newest one. Noted elsewhere, the value shows later whether all up to here is still
-        as it is now.
-    adopted : int
-        Incidents up to this number were chained when a ledger of an older format was opened: what was done to them
-        before cannot be seen.
-    problems : tuple of str
-        What is wrong; empty where nothing is.
-
-    Examples
-    --------
-    >>> Verification(1, 3, "c" * 64, 0, ("incidents 1 to 2 are missing",)).problems
-    ('incidents 1 to 2 are missing',)
-    """
-
-    incidents: int
-    number: int
-    chain: str
-    adopted: int
-    problems: tuple[str, ...]
 
 
 class Ledger:
@@ -149,7 +119,7 @@ class Ledger:
             raise self._fail("takes no incidents", error) from error
         self._check_files()
 
-    def verify(self, chain: str | None = None) -> "Verification":
+    def verify(self, chain: str | None = None) -> Verification:
         """Check the digests of all rows, one moment's, and that none is missing.
 
         Parameters
@@ -201,7 +171,7 @@ class Ledger:
     def entries(
         self,
         limit: int | None = None,
-        target: int | None = None,
+        target: int | str | None = None,
         since: datetime | None = None,
         run: str | None = None,
         code_digest: str | None = None,
@@ -214,8 +184,8 @@ class Ledger:
         ----------
         limit : int, optional
             At most this many.
-        target : int, optional
-            Only those whose most probable target is this class.
+        target : int or str, optional
+            Only those whose most probable target is this class, by number or by the name it had.
         since : datetime, optional
             Aware; only those at this time or later.
         run, code_digest : str, optional
@@ -227,14 +197,14 @@ class Ledger:
         """
         if limit is not None and limit < 0:
             raise InputError(f"limit must be 0 or more, got {limit}")
-        query = _filter(select(table), target, since, run, code_digest, after)
+        query = _filter(select(table), self._find(target), since, after, run=run, code_digest=code_digest)
         query = query.order_by(table.c.id.desc() if newest_first else table.c.id).limit(limit)
         with self._reading() as connection:
             return [from_row(row) for row in connection.execute(query)]
 
     def count(self, run: str | None = None, code_digest: str | None = None) -> dict[int, int]:
         """Return the number of incidents by target, targets ascending."""
-        query = _filter(select(table.c.target, func.count()), None, None, run, code_digest, None)
+        query = _filter(select(table.c.target, func.count()), run=run, code_digest=code_digest)
         with self._reading() as connection:
             rows = connection.execute(query.group_by(table.c.target).order_by(table.c.target))
             return {int(target): int(count) for target, count in rows}
@@ -244,7 +214,7 @@ class Ledger:
 
         Above it the ledger is complete, whatever thresholds there have been.
         """
-        query = _filter(select(func.max(table.c.threshold)), None, None, run, code_digest, None)
+        query = _filter(select(func.max(table.c.threshold)), run=run, code_digest=code_digest)
         with self._reading() as connection:
             found = connection.execute(query).scalar_one()
             return None if found is None else float(found)
@@ -255,7 +225,30 @@ class Ledger:
         with self._reading() as connection:
             return [(str(run), str(digest)) for run, digest in connection.execute(query)]
 
-    def export(self, path: str | os.PathLike[str], target: int | None = None, since: datetime | None = None) -> int:
+    def targets(self) -> dict[tuple[str, str, int], str]:
+        """Return the names of all targets there are, numbers where they have none, by run, code digest and number."""
+        groups = (table.c.run, table.c.code_digest, table.c.target)
+        picked = [select(end(table.c.id)).group_by(*groups) for end in (func.min, func.max)]
+        query = select(table).where(or_(*(table.c.id.in_(part) for part in picked))).order_by(table.c.id)
+        with self._reading() as connection:
+            rows = [from_row(row) for row in connection.execute(query)]
+        found = [row for row in rows if isinstance(row, Incident)]
+        return {(row.run, row.code_digest, row.target): str(row.name_class(row.target)) for row in found}
+
+    def _find(self, target: int | str | None) -> _Target:
+        """Return what a target's name stands for in the runs here; a number nobody has for a name is itself."""
+        if not isinstance(target, str):
+            return target
+        known = self.targets()
+        places = [place for place, name in known.items() if name == target]
+        if not places and not target.isdecimal():
+            names = ", ".join(sorted(set(known.values()))[:20]) or "none yet"
+            raise InputError(f"ledger: no incident has the target {target[:60]!r}; there are {names}")
+        return places or int(target[:18])
+
+    def export(
+        self, path: str | os.PathLike[str], target: int | str | None = None, since: datetime | None = None
+    ) -> int:
         """Write incidents as ``.jsonl`` (everything) or ``.csv`` (without user probabilities); return how many.
 
         Damaged ones are lines of ``.jsonl`` with id and damage, and are left out of ``.csv``.
@@ -264,14 +257,14 @@ class Ledger:
         suffix = Path(path).suffix.lower()
         if suffix not in (".jsonl", ".csv"):
             raise InputError(f"{path}: a ledger is exported as .jsonl or .csv")
-        written = 0
+        written, wanted = 0, self._find(target)
 
         def write(out: Any) -> None:
             nonlocal written
             if suffix == ".csv":
                 out.write((",".join(CSV_COLUMNS) + "\n").encode())
             with self._reading() as connection:
-                for row in self._walk(connection, target, since):
+                for row in self._walk(connection, wanted, since):
                     line = to_line(from_row(row), suffix)
                     out.write(line.encode())
                     written += bool(line)
@@ -295,10 +288,10 @@ class Ledger:
         """Return the error a caller gets; without the statement, which may hold much, and without the password."""
         return OSError(f"ledger: {self.url.render_as_string(hide_password=True)} {what} ({type(error).__name__})")
 
-    def _walk(self, connection: Connection, target: int | None, since: datetime | None) -> Iterator[Row[Any]]:
+    def _walk(self, connection: Connection, target: _Target, since: datetime | None) -> Iterator[Row[Any]]:
         last = 0
         while True:
-            query = _filter(select(table), target, since, None, None, last).order_by(table.c.id).limit(PAGE)
+            query = _filter(select(table), target, since, last).order_by(table.c.id).limit(PAGE)
             rows = connection.execute(query).all()
             yield from rows
             if len(rows) < PAGE:
@@ -368,18 +361,15 @@ class Ledger:
 
 
 def _filter(
-    query: Select[Any],
-    target: int | None,
-    since: datetime | None,
-    run: str | None,
-    code_digest: str | None,
-    after: int | None,
+    query: Select[Any], target: _Target = None, since: datetime | None = None, after: int | None = None, **same: Any
 ) -> Select[Any]:
     if since is not None:
         query = query.where(table.c.microseconds >= to_microseconds(since))
     if after is not None:
         query = query.where(table.c.id > after)
-    for column, value in ((table.c.target, target), (table.c.run, run), (table.c.code_digest, code_digest)):
-        if value is not None:
-            query = query.where(column == value)
-    return query
+    if isinstance(target, list):
+        query = query.where(tuple_(table.c.run, table.c.code_digest, table.c.target).in_(target))
+    elif target is not None:
+        query = query.where(table.c.target == target)
+    wanted = {name: value for name, value in same.items() if value is not None}
+    return query.filter_by(**wanted) if wanted else query
