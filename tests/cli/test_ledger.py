@@ -203,9 +203,9 @@ def test_without_a_false_alarm_to_compare_with_it_says_that_nobody_can_be_convic
     assert (item["reference_false_alarms"], item["incidents_needed"], item["convicted"]) == (0, None, [])
     assert main(["ledger", "show", "--run", str(filled)]) == 0
     shown = capsys.readouterr().out
-    assert "nobody can be convicted: no clean test input raised an alarm" in shown
-    assert "train with more clean test inputs" in shown
-    assert max(map(len, shown.splitlines())) <= 120
+    assert "nobody can be convicted here" in shown
+    assert "and none raised one; train with more of them" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_how_many_incidents_a_conviction_takes_is_what_the_test_needs():

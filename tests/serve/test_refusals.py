@@ -97,6 +97,22 @@ def test_png_bombs_wrong_sizes_deep_modes_and_animations_are_refused_unopened(cl
         assert client.predict(png_bytes((8, 8), mode), "image/png").status_code == 200
 
 
+def test_pictures_unlike_the_training_data_in_channels_are_taken_only_when_asked():
+    from fastapi import HTTPException
+
+    from codeward.serve._inputs import read_images
+
+    for channels, mode, word in ((3, "L", "in grey"), (3, "1", "in grey"), (1, "RGB", "in colour")):
+        out = io.BytesIO()
+        Image.effect_noise((8, 8), 60).convert(mode).save(out, "PNG")
+        if mode == "RGB":
+            out = io.BytesIO()
+            Image.merge("RGB", [Image.effect_noise((8, 8), 60) for _ in range(3)]).save(out, "PNG")
+        with pytest.raises(HTTPException, match=word):
+            read_images(out.getvalue(), "image/png", (channels, 8, 8), Limits())
+        assert read_images(out.getvalue(), "image/png", (channels, 8, 8), Limits(), convert=True).shape[1] == channels
+
+
 def test_long_strings_in_json_take_no_more_memory_than_they_have(client):
     # np.array would pad the long string to every place: 100,000 of half a MB each. (JSON has a limit of 1 MiB.)
     body = b'{"images": ["' + b"x" * 500_000 + b'"' + b',""' * 100_000 + b"]}"

@@ -43,6 +43,17 @@ def test_records_in_every_format_get_the_same_answer_with_names(client):
     assert ask(client, SICK).json()["predictions"] == first[:1]
 
 
+@pytest.mark.parametrize("kind", ["application/octet-stream", "application/vnd.ms-excel", "text/csv"])
+def test_a_file_in_a_form_is_what_its_name_says(client, kind):
+    """curl and Windows know no CSV: they call it something else."""
+    form = {"file": ("patients.csv", b"age,smoker,ward\n3,yes,north\n", kind)}
+    answer = client.post("/predict", files=form)
+    assert answer.status_code == 200, answer.text
+    assert (
+        answer.json()["predictions"] == ask(client, {"age": 3, "smoker": "yes", "ward": "north"}).json()["predictions"]
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "status", "words"),
     [

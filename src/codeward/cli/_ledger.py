@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -68,7 +69,7 @@ def list_incidents(
             _plain(told["label"]),
             show_percent(incident.attack_probability),
             _plain(_name_suspects(told)),
-            _plain(" ".join(map(str, told["votes"]))),
+            _plain(_count_votes(told["votes"]) if incident.classes else " ".join(map(str, told["votes"]))),
         )
     Console().print(table)
 
@@ -156,7 +157,8 @@ def verify(
         for problem in found.problems:
             print(problem)
         verdict = "broken" if found.problems else "intact"
-        print(f"{verdict}: {found.incidents} incidents; the newest is {found.number}, its chain value {found.chain}")
+        print(f"{verdict}: {found.incidents} incidents; the newest is {found.number}, its chain value")
+        print(found.chain)
         if found.adopted:
             print(f"incidents up to {found.adopted} come from an older format, chained when it was opened by this one")
     if found.problems:
@@ -234,6 +236,10 @@ def _name_suspects(told: dict[str, Any]) -> str:
     return ", ".join(map(str, told["suspects"])) or (f"one of {sets} sets" if sets else "-")
 
 
+def _count_votes(votes: list[Any]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in Counter(votes).most_common())
+
+
 def _join(value: Any, apart: str = " ") -> str:
     parts = value if isinstance(value, list) else [value]
     return apart.join(f"{part:.3g}" if isinstance(part, float) else str(part) for part in parts)
@@ -251,18 +257,20 @@ def _plain(value: Any) -> Any:
     return Text(_show(value))
 
 
-def _explain_power(item: dict[str, Any]) -> list[str]:
+def _explain_power(item: dict[str, Any]) -> str:
     """Say what would have to be there for a conviction, where there is none."""
-    if item["attack_shown"]:
-        return []
-    if not item["reference_false_alarms"]:
-        first = "nobody can be convicted: no clean test input raised an alarm, so nothing can be compared;"
-    elif item["incidents_needed"] is None:
-        first = "nobody can be convicted: too few clean test inputs raised an alarm to compare with;"
-    else:
+    if item["incidents_needed"] is not None:
         many = item["incidents_needed"]
-        return [f"it takes {many} incidents of one target or more, all of them true, to convict anyone here"]
-    return [first, "train with more clean test inputs (--test FILE, --test-fraction), and serve that folder"]
+        return f"it takes {many} incidents of one target or more, all of them true, to convict anyone here"
+    few = (
+        "too few clean test inputs raised an alarm"
+        if item["reference_false_alarms"]
+        else "no clean test input raised one"
+    )
+    return (
+        f"nobody can be convicted here: alarms are compared with those on clean test inputs, and {few}; train "
+        "with more of them (--test FILE, or a larger --test-fraction), and serve that folder"
+    )
 
 
 def _print_evidence(evidence: list[dict[str, Any]]) -> None:
@@ -270,14 +278,13 @@ def _print_evidence(evidence: list[dict[str, Any]]) -> None:
         print("no incidents: no evidence against anyone")
     for item in evidence:
         print(f"target {_show(item['target'])}, models {item['run']}: {item['incidents']} incidents")
-        bound, alpha = item["error_bound"], item["alpha"]
+        bound, alpha, false = item["error_bound"], item["alpha"], item["reference_false_alarms"]
         verdict = "an attack is shown" if item["attack_shown"] else "they may all be false alarms"
-        print(
-            f"  {verdict}: if nobody attacks, evidence like this has a chance of at most {bound:.2g} (limit {alpha:g},"
-        )
-        print(f"  against {item['reference_false_alarms']} false alarms on clean test inputs)")
-        for line in _explain_power(item):
-            print(f"  {line}")
+        chance = f"if nobody attacks, evidence like this has a chance of at most {bound:.2g}"
+        said = f"{verdict}: {chance} (limit {alpha:g}, against {false} false alarms on clean test inputs)"
+        print(fill(said, 78, initial_indent="  ", subsequent_indent="  "))
+        if not item["attack_shown"]:
+            print(fill(_explain_power(item), 78, initial_indent="  ", subsequent_indent="  "))
         named = ", ".join(f"{name} {show_percent(value)}" for name, value in item["user_probability"].items())
         print(f"  given an attack: {_show(named) or 'nobody above 1%'}")
         print(f"  convicted: {_show(', '.join(item['convicted'])) or 'nobody'}")

@@ -246,10 +246,9 @@ class _Endpoint:
         if "text/html" not in request.headers.get("accept", ""):
             return JSONResponse(content.to_json())
         page = build_card(content)
-        # The page's own style sheets, and nothing else.
-        styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
-        allowed = " ".join(f"'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'" for style in styles)
-        policy = f"default-src 'none'; style-src {allowed}; img-src data:; base-uri 'none'; form-action 'none'"
+        # The page's own style sheets and scripts, and nothing else.
+        allowed = [f"{tag}-src {_digest_parts(page, tag)}; " for tag in ("style", "script")]
+        policy = f"default-src 'none'; {''.join(allowed)}img-src data:; base-uri 'none'; form-action 'none'"
         policy += "; frame-ancestors 'none'"
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": policy})
 
@@ -283,6 +282,12 @@ class _Endpoint:
         if name == "page.css":  # the look shared with the report comes first
             content = files("codeward.report").joinpath("look.css").read_bytes() + content
         return Response(content, media_type=_PAGE.get(name, "text/html"), headers={"Cache-Control": "no-cache"})
+
+
+def _digest_parts(page: str, tag: str) -> str:
+    """Return the hashes of a page's inline parts as a content security policy names them."""
+    parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    return " ".join(f"'sha256-{b64encode(sha256(part.encode()).digest()).decode()}'" for part in parts) or "'none'"
 
 
 def _watched(run: GuardedRun) -> tuple[Path, list[Path]]:

@@ -21,6 +21,8 @@ Images = NDArray[np.float32]
 
 JSON, NPY, PNG, JPEG = "application/json", "application/x-npy", "image/png", "image/jpeg"
 MULTIPART = "multipart/form-data"
+#: What files are by the ends of their names.
+ENDINGS = {".csv": "text/csv", ".json": JSON, ".txt": "text/plain", ".png": PNG, ".jpg": JPEG, ".jpeg": JPEG}
 #: A part that does not say what it is.
 TEXT_PART = "text/plain"
 #: Content types of encoded images, and what Pillow calls their formats.
@@ -96,11 +98,13 @@ def split_parts(body: bytes, content_type: str, limits: Limits) -> list[tuple[st
         head, found, content = piece.removeprefix(b"\r\n").partition(b"\r\n\r\n")
         if not found or len(head) > 4096:
             raise refuse(400, f"part {number} is not readable as multipart/form-data")
-        kind = TEXT_PART
+        told = {"content-type": TEXT_PART}
         for line in head.decode("latin-1").split("\r\n"):
             name, _, value = line.partition(":")
-            if name.strip().lower() == "content-type":
-                kind = split_type(value)[0]
+            told[name.strip().lower()] = value
+        kind, file = split_type(told["content-type"])[0], told.get("content-disposition", "")
+        # Browsers and curl call a CSV file many things; its name says more.
+        kind = next((known for ending, known in ENDINGS.items() if f'{ending}"' in file.lower()), kind)
         parts.append((f"part {number}", kind, content))
     return parts
 
@@ -237,6 +241,8 @@ def _read_picture(body: bytes, shape: Shape, convert: bool, what: str = "") -> I
             colours = np.asarray(picture.convert("RGB"))
             if (colours != colours[:, :, :1]).any():
                 raise refuse(422, f"{what}{name} in colour; the models read grey; convert=true makes it grey")
+        if channels == 3 and not convert and picture.mode in ("1", "L", "LA"):
+            raise refuse(422, f"{what}{name} in grey; the models read colours; convert=true takes it for them")
         plain = picture.convert("L" if channels == 1 else "RGB")
         if size != (width, height):
             plain = plain.resize((width, height), Image.Resampling.BOX)  # as training scales images

@@ -58,11 +58,11 @@ export function drawSeveral(place, verdicts, pick) {
 
 export function drawVerdict(place, verdict, card, source) {
   const flagged = verdict.flagged;
-  const stamp = flagged ? "Triggered input" : "No alarm";
+  const stamp = !flagged ? "No alarm" : verdict.attack_probability < 0.5 ? "Alarm: perhaps triggered" : "Triggered input";
   const facts = [];
   if (flagged) {
     facts.push(make("p", { class: "answer" }, "Most probable true label: ", make("b", {}, verdict.label)));
-    if (verdict.target !== null) facts.push(make("p", {}, `The trigger aims at ${verdict.target}.`));
+    if (verdict.target !== null && verdict.target !== verdict.label) facts.push(make("p", {}, `The trigger aims at ${verdict.target}.`));
     facts.push(...explain(verdict));
   } else {
     facts.push(make("p", { class: "answer" }, "Label: ", make("b", {}, verdict.label)));
@@ -79,6 +79,7 @@ export function drawVerdict(place, verdict, card, source) {
         make("p", { class: flagged ? "stamp alarm" : "stamp calm" }, make("span", { "aria-hidden": "true" }, flagged ? "▲" : "✓"), stamp),
         facts, gauge,
         make("p", { class: "hint" }, `Attack probability ${percent(verdict.attack_probability)}; alarm above ${percent(card.threshold)}.`,
+          !flagged && verdict.attack_probability > card.threshold ? " All models agree, so no vote speaks for an attack: no alarm." : "",
           verdict.incident === null ? "" : ` Recorded as incident ${verdict.incident}.`))),
     make("dl", { class: "words" },
       make("dt", {}, `Guarantee of the code (threat model: ${verdict.guarantee.threat}, k = ${verdict.guarantee.k})`),
@@ -168,10 +169,13 @@ export function drawEvidence(place, cases) {
     const chance = found.error_bound >= 1 ? "False alarms alone may well look like this" : `Chance that false alarms alone ever look like this: at most ${percent(found.error_bound)}`;
     const conclusion = found.convicted.length ? `An attack is shown, by ${users(found.convicted)}.`
       : found.attack_shown ? "An attack is shown; the attackers are not settled yet."
-      : `An attack is not shown yet: that takes at most ${percent(found.alpha)} for the chance below.`;
+      : found.incidents_needed ? `An attack is not shown yet: that takes at most ${percent(found.alpha)} for the chance below.` : "An attack cannot be shown with this folder.";
+    const needed = found.attack_shown ? ""
+      : found.incidents_needed ? ` It takes ${found.incidents_needed} incidents of one target or more, all of them true.`
+      : ` Nobody can be convicted: ${found.reference_false_alarms ? "too few clean test inputs" : "no clean test input"} raised an alarm to compare with. Train with more clean test inputs.`;
     return make("div", { class: found.attack_shown ? "case shown" : "case" },
       make("p", {}, make("strong", {}, `Target ${found.target}: `), conclusion),
-      make("p", { class: "hint" }, `${found.incidents} distinct ${found.incidents === 1 ? "input" : "inputs"}. ${chance}.`),
+      make("p", { class: "hint" }, `${found.incidents} distinct ${found.incidents === 1 ? "input" : "inputs"}. ${chance}.${needed}`),
       make("ul", { class: "bars" }, likely.map(([name, share]) => make("li", { class: found.convicted.includes(name) ? "suspect" : null },
         make("span", { class: "name" }, `user ${name}`), bar("", share), make("span", { class: "share" }, percent(share))))));
   }));

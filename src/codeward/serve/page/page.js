@@ -139,6 +139,9 @@ async function pickFile(file) {
   }
 }
 
+// The values of a line of CSV; quotes may hold commas.
+const cut = (line) => [...line.matchAll(/(?:^|,)(?:"((?:[^"]|"")*)"|([^,]*))/g)].map(([, quoted, plain]) => (quoted === undefined ? plain : quoted.replaceAll('""', '"')).trim());
+
 // Records from a paste box or a file: JSON where it reads like it, else text or CSV.
 function judgeText(text, name) {
   const trimmed = text.trim();
@@ -155,7 +158,10 @@ function judgeText(text, name) {
   const show = (index) => {
     const record = records[index];
     if (record && typeof record === "object") return { values: record, name };
-    return { values: { input: record ?? (type === "text/csv" ? lines[index + 1] ?? "" : trimmed.slice(0, 400)) }, name, note: type === "text/csv" ? `Columns: ${lines[0]}` : null };
+    if (type !== "text/csv") return { values: { input: record ?? trimmed.slice(0, 400) }, name };
+    const names = cut(lines[0]), values = cut(lines[index + 1] ?? "");
+    // A line break inside quotes: the line is no row, and is shown as it is.
+    return { values: names.length === values.length ? Object.fromEntries(names.map((column, place) => [column, values[place]])) : { input: lines[index + 1] ?? "" }, name };
   };
   judge(json ? trimmed : text, type, show);
 }
