@@ -79,7 +79,9 @@ class Stage:
         kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         # Whatever asks for the outside world asks a proxy that is not there.
         dead = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
-        watch = {"PYTHONPATH": str(self.library), "CONTACTS": str(self.contacts), "PYTHONUNBUFFERED": "1"}
+        # The processes import the code under test, wherever another copy is installed.
+        paths = os.pathsep.join([str(self.library), *filter(None, [os.environ.get("PYTHONPATH")])])
+        watch = {"PYTHONPATH": paths, "CONTACTS": str(self.contacts), "PYTHONUNBUFFERED": "1"}
         return kept | dead | watch | {"OMP_NUM_THREADS": "1"}
 
     def start(self, name: str, command: str, folder: Path) -> subprocess.Popen[bytes]:
