@@ -262,11 +262,7 @@ def _explain_power(item: dict[str, Any]) -> str:
     if item["incidents_needed"] is not None:
         many = item["incidents_needed"]
         return f"it takes {many} incidents of one target or more, all of them true, to convict anyone here"
-    few = (
-        "too few clean test inputs raised an alarm"
-        if item["reference_false_alarms"]
-        else "no clean test input raised one"
-    )
+    few = "too few raised one" if item["reference_false_alarms"] else "none raised one"
     return (
         f"nobody can be convicted here: alarms are compared with those on clean test inputs, and {few}; train "
         "with more of them (--test FILE, or a larger --test-fraction), and serve that folder"
