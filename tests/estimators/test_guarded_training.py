@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -61,6 +62,7 @@ def test_a_folder_has_names_models_and_a_card(trained):
     assert card.accuracy["count"] / card.accuracy["of"] > 0.8
     assert card.certified_at(1) > 0.5
     assert "users' own" in card.assumed["validation"]
+    assert "linear models extrapolate" in card.assumed["values"]
     assert not any(said.property == "undo" for said in card.guarantees)
     models = load_sub_models(cell)
     said, owners = models.votes(plan.roles.clean.inputs), plan.roles.clean.owners
@@ -147,6 +149,8 @@ def test_the_plan_says_what_it_does(rows):
     lines = plan_training(make_config(), rows).describe()
     assert "280 samples, 2 classes, 7 users: 40 to 40 samples each, median 40" in lines
     assert any("name 2 of 7 users" in line for line in lines)
+    assert any(re.fullmatch(r"training takes about \d+ (s|min) here", line) for line in lines)
+    assert any("linear models extrapolate" in line for line in lines)
     giant = {name: values + values[:1] * 400 for name, values in rows.items()}
     assert any("clinic-01 has 65% of all samples" in line for line in plan_training(make_config(), giant).describe())
 

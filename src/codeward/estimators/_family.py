@@ -1,7 +1,11 @@
 """Sub-models of any family: trained on the samples that train, and found again in the store of a cell."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from codeward._errors import InputError
 from codeward._progress import show_progress
@@ -10,10 +14,13 @@ from codeward.estimators._model_choice import ModelChoice, choose_heads
 from codeward.estimators._roles import Roles
 from codeward.estimators._table_models import TableModels, load_tables, train_tables
 from codeward.runs import Cell
-from codeward.training import Ensemble, ModelPlan, ModelStore, SubModels, TrainingSettings
+from codeward.training import Ensemble, ModelPlan, ModelStore, SubModels, TrainingSettings, plan_models
 
 if TYPE_CHECKING:
     from codeward.estimators._guarded_plan import GuardedPlan
+
+#: Samples of the small fit from which the time of training is told.
+_FEW = 200
 
 
 def train_family(
@@ -38,6 +45,29 @@ def train_family(
         return train_ensemble(users, plans, model.settings, plan.config.seed, store, show_progress=progress)
     with show_progress("training", len(plans), quiet=not progress) as bar:
         return train_tables(data, roles, model, plans, store, bar, n_jobs)
+
+
+def estimate_seconds(plan: "GuardedPlan") -> float:
+    """Return about how long training takes: one small fit, measured, and as many as the plan has, by their samples."""
+    sizes = np.array([own.size for own in plan.roles.training])
+    wholes = [int(sizes[list(planned.users)].sum()) for planned in plan_models(plan.choice.code, plan.config.seed)]
+    few = np.concatenate([own[:_FEW] for own in plan.roles.training])[:_FEW]
+    alone = UserData(
+        plan.data.take(few).inputs, plan.data.labels[few], np.zeros(len(few), np.int64), plan.data.class_names,
+        ("a",), plan.data.schema,
+    )  # fmt: skip
+    settings, scale = plan.model.settings, sum(wholes) / max(1, len(few))
+    if settings is not None:
+        shown = sum(settings.for_samples(size).epochs * size for size in wholes)
+        settings, scale = replace(settings, epochs=1), shown / max(1, len(few))
+    roles = Roles((np.arange(len(few)),), ("a",), plan.roles.validation, plan.roles.clean, False)
+    small = replace(plan, data=alone, roles=roles, model=replace(plan.model, settings=settings))
+    seconds = []
+    for _ in range(1 if plan.model.family == "tables" else 2):  # the first of networks and heads also compiles
+        begin = time.perf_counter()
+        train_family(small, [ModelPlan((0,), 0, 0)], None)
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds) * (scale if plan.model.family != "heads" else len(plan.data) / max(1, len(few)))
 
 
 def keep_models(models: Any, plans: Sequence[ModelPlan], store: ModelStore) -> None:

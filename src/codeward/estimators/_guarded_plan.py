@@ -13,9 +13,16 @@ from codeward._figures import show_percent
 from codeward._files import read_text
 from codeward.data import USERS, Schema, UserData, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
+from codeward.estimators._family import estimate_seconds
 from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_heads, choose_model
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
 from codeward.runs import TrainConfig, TrainSection
+
+#: What linear models owe a warning to.
+EXTRAPOLATION = (
+    "linear models extrapolate: values outside of the training data can move even sub-models that no attacker reached; "
+    "choose trees (--model boosting), or declare ranges in --schema, to which values are clipped"
+)
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,10 @@ class GuardedPlan:
                 "the kinds of columns (or the size of images) were read off the users' data, and "
                 f"{data.firm + 1} of them could have made them others; declare them with --schema"
             )
-        if self.model.family == "networks" and not self._classes_are_fixed():
+        if self.model.family != "tables" and not self._classes_are_fixed():
             found.append(
-                "the classes were read off the users' data, and the networks of all rows have an output for each; "
+                f"the classes were read off the users' data, and the {self.model.family} of all rows have an output for "
+                "each; "
                 "declare them with --schema, or give --trusted"
             )
         empty = [
@@ -74,6 +82,18 @@ class GuardedPlan:
                 "declare the classes with --schema, or ask for fewer --parts"
             )
         return found
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether values beyond the training data move models that nobody attacked: linear ones, without ranges."""
+        numbers = [column for column in self.data.schema.columns if column.kind == "numeric"]
+        return self.model.is_linear and any(column.range is None for column in numbers)
+
+    def _say_time(self) -> str:
+        seconds = estimate_seconds(self)
+        if seconds < 90:
+            return f"about {max(1, float(f'{seconds:.0g}')):.0f} s"
+        return f"about {float(f'{seconds / 60:.1g}'):.0f} min" if seconds < 5400 else f"about {seconds / 3600:.0f} h"
 
     def _classes_are_fixed(self) -> bool:
         """Tell whether classes are declared, or shown by so many users that k more or fewer change nothing."""
@@ -94,7 +114,10 @@ class GuardedPlan:
             f"{sizes.min()} to {sizes.max()} samples each, median {int(np.median(sizes))}",
             *self.choice.reasons,
             f"each sub-model is a {self.model.name} on {code.row_weight} users or more",
+            f"training takes {self._say_time()} here",
         ]
+        if self.extrapolates:
+            lines.append(EXTRAPOLATION)
         if data.hashed:
             lines.append(
                 "without users the guarantee is against k poisoned samples, not k users, and nobody is named; "

@@ -17,7 +17,7 @@ from codeward.data import Samples, Schema, UserData
 from codeward.decoding import PluralityDecoder, VoteSet, estimate_confusion
 from codeward.estimators._code_choice import CodeChoice
 from codeward.estimators._family import read_settings, train_family
-from codeward.estimators._guarded_plan import GuardedPlan, plan_training
+from codeward.estimators._guarded_plan import EXTRAPOLATION, GuardedPlan, plan_training
 from codeward.estimators._roles import Labelled, estimate_from_users, find_contradicted
 from codeward.report import write_card as write_page
 from codeward.runs import (
@@ -232,6 +232,10 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         "backbone": "none" if plan.model.backbone is None else _describe(plan.model.backbone),
         "users": "one account each; k counts accounts that collude" if not data.hashed else "none known: parts by hash",
     }
+    if plan.extrapolates:
+        assumed["values"] = EXTRAPOLATION
+    elif any(column.range is not None for column in data.schema.columns):
+        assumed["values"] = "numbers are clipped to the ranges that the schema declares"
     card = make_card(
         cell,
         assumed,
