@@ -67,9 +67,8 @@ class GuardedPlan:
             )
         if self.model.family != "tables" and not self._classes_are_fixed():
             found.append(
-                f"the classes were read off the users' data, and the {self.model.family} of all rows have an output for "
-                "each; "
-                "declare them with --schema, or give --trusted"
+                f"the classes were read off the users' data, and the {self.model.family} of all rows have an output for"
+                " each; declare them with --schema, or give --trusted"
             )
         empty = [
             row
