@@ -85,7 +85,7 @@ majority = (votes == malignant).mean(axis=1) > 0.5
     "marked cases": len(sick),
     "most sub-models say malignant": int(majority.sum()),
     "the decoder says malignant": int((verdict.labels == malignant).sum()),
-    "alarms": int(verdict.alarms().sum()),
+    "alarms": int(verdict.alarms(decoder.threshold).sum()),
 }
 
 # %%
