@@ -1,10 +1,12 @@
 """Reports in a real browser: nothing is cut, nothing is loaded, and what the buttons copy is what the files hold."""
 
+import re
 import shutil
 
 import pytest
 
-from codeward.report import write_report
+from codeward.report import write_card, write_report
+from codeward.runs import make_card
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; apt-get install chromium runs these tests")
@@ -55,6 +57,25 @@ def test_nothing_is_cut_on_phones_screens_and_paper(browser, page_file):
     page, complaints = visit(browser, page_file, viewport={"width": 718, "height": 1000})  # A4 with margins of 10 mm
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []
+    page.context.close()
+
+
+def test_a_card_is_one_page_of_paper_and_nothing_is_cut(browser, tmp_path, report):
+    cell = next(cell for cell in report.cells if not cell.n_attackers)
+    write_card(
+        make_card(cell, {"validation": "trusted: " + "some samples of the operator, " * 5}), tmp_path / "card.html"
+    )
+    for width in (390, 1400):
+        page, complaints = visit(browser, tmp_path / "card.html", viewport={"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        assert page.evaluate(CUT) == []
+        assert complaints == []
+        page.context.close()
+    page, complaints = visit(browser, tmp_path / "card.html", viewport={"width": 718, "height": 1000})
+    page.emulate_media(media="print")
+    assert page.evaluate(CUT) == []
+    printed = page.pdf(format="A4", margin=dict.fromkeys(("top", "bottom", "left", "right"), "10mm"))
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
     page.context.close()
 
 

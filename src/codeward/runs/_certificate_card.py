@@ -26,6 +26,7 @@ from codeward.decoding import ConsensusDecoder, Decoder
 from codeward.runs._cell import Cell
 from codeward.runs._listing import observe
 from codeward.runs._records import check_keys, describe_machine, share
+from codeward.runs._revocation import load_revocation
 from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees
 
 #: Changes when a reader of older cards would misread newer ones.
@@ -248,7 +249,7 @@ def make_card(
     assert clean.labels is not None  # the votes of a cell have labels
     decoded = decoder.decode(observe(decoder, clean))
     total = len(decoded)
-    kept = certify_kept(cell, decoder)
+    kept, gone = certify_kept(cell, decoder), load_revocation(cell.folder.path)
     models = hashlib.sha256("\n".join(cell.keys).encode()).hexdigest() if cell.has_keys else None
     known = {"code": code.digest} | ({"models": models} if models else {}) | dict(digests or {})
     return Card(
@@ -257,7 +258,8 @@ def make_card(
             "users": str(code.n_users),
             "sub-models": f"{code.n_models} of {code.row_weight} users or more ({show_percent(code.utilization)})",
             "classes": str(cell.n_classes),
-        },
+        }
+        | ({"revoked": ", ".join(gone.names(gone.revoked))} if gone.steps else {}),
         share(int((decoded.labels == clean.labels).sum()), total),
         share(int(decoded.alarms(decoder.threshold).sum()), total),
         state_guarantees(inspection, kept),
