@@ -24,7 +24,7 @@ from codeward.experiments.comparison import (
     search_plan,
 )
 from codeward.experiments.comparison._coded_defences import check_certificates
-from codeward.report import pack_comparison, write_comparison
+from codeward.report import ComparedRecords, pack_comparison, write_comparison
 from codeward.training import PRESETS
 
 PAIR = load_dataset("digits")
@@ -69,6 +69,14 @@ def test_dynamic_triggers_differ_in_place_and_pattern_and_cover_shows_half_of_th
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("compare-*.yaml")), ids=lambda file: file.name)
 def test_every_comparison_that_ships_is_valid(file):
     assert file.stem.removeprefix("compare-").startswith(Comparison.load(file).dataset)
+
+
+@pytest.mark.parametrize("dataset", ["digits", "mnist", "cifar10"])
+def test_no_attack_of_the_kept_comparisons_broke_a_certificate(dataset):
+    found = ComparedRecords.load(CONFIGS.parent / "results" / "comparison" / f"{dataset}.jsonl.gz")
+    certified = [record["figures"] for record in found.records if record["figures"]["certified"] is not None]
+    assert sum(figures["certified"]["count"] for figures in certified) > 1000
+    assert all(figures["broken"]["count"] == 0 for figures in certified)
 
 
 def test_own_targets_are_one_trigger_and_several_targets():

@@ -333,25 +333,25 @@ def _certificates(found: ComparedRecords) -> Table:
 
 def _costs(found: ComparedRecords) -> Table:
     attack = "none" if "none" in found.attacks else found.attacks[0]
+    parts = ("training", "inference")
+    base = {part: _least_seconds(found, attack, "none", part) for part in parts}
     rows = []
     for defence in found.defences:
-        if not (of := found.of(attack, defence)):
+        # Federations train all users in one process: their time is not that of a federation.
+        if not (of := found.of(attack, defence)) or defence.startswith("fed-"):
             continue
-        base = "fed-average" if defence.startswith("fed-") else "none"
-        parts = ("training", "inference")
-        least = {part: _least_seconds(found, attack, base, part) for part in parts}
         ratios = [
-            TableEntry(f"{_least_seconds(found, attack, defence, part) / least[part]:.1f}" if least[part] else "")
+            TableEntry(f"{_least_seconds(found, attack, defence, part) / base[part]:.1f}" if base[part] else "")
             for part in parts
         ]
         figures = of[-1]["figures"]
         models, passes = (TableEntry(str(figures[part])) for part in ("models", "passes"))
         rows.append((TableEntry(found.say("defence", defence, "title")), models, passes, *ratios))
-    heads = ("defence", "models", "passes an input", "training", "inference")
+    heads = ("defence", "models", "passes an input", *parts)
     shared = "no model shared" if attack == "none" else "models that an earlier defence trained left out"
     note = (
-        "Training (what it fits and searches included) and inference as ratios to no defence (federated: to "
-        f"FedAvg): processor time in one process, best of the seeds, {shared}."
+        "Training (what it fits and searches included) and inference as ratios to no defence: processor time, best of "
+        f"the seeds, {shared}. Federated defences are simulated in one process and left out."
     )
     return Table("costs", "Costs", note, "", heads, (("", tuple(rows)),))
 
