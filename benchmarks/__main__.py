@@ -10,6 +10,7 @@ NAMES = (
     "tracking",
     "assumptions",
     "train",
+    "cost",
     "cluster",
     "ledger",
     "serve",
