@@ -33,14 +33,15 @@ def run_spectral(scene: Scene) -> Outcome:
     Tran, Li, Madry: Spectral Signatures in Backdoor Attacks, NeurIPS 2018. Features of the last hidden layer; 1.5 times
     the expected share of poison is removed, which the authors take as known.
     """
+    return _clean_and_retrain(scene, find_outlying)
 
-    def suspicious(features: NDArray[np.float64]) -> NDArray[np.bool_]:
-        centred = features - features.mean(axis=0)
-        top = np.linalg.svd(centred, full_matrices=False)[2][0]
-        score = (centred @ top) ** 2
-        return np.asarray(score > np.quantile(score, 1 - 1.5 * _EXPECTED_POISON))
 
-    return _clean_and_retrain(scene, suspicious)
+def find_outlying(features: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return the samples of a class that stand out along the top singular vector of their features."""
+    centred = features - features.mean(axis=0)
+    top = np.linalg.svd(centred, full_matrices=False)[2][0]
+    score = (centred @ top) ** 2
+    return np.asarray(score > np.quantile(score, 1 - 1.5 * _EXPECTED_POISON))
 
 
 def run_activation_clustering(scene: Scene) -> Outcome:
@@ -49,24 +50,26 @@ def run_activation_clustering(scene: Scene) -> Outcome:
     Chen et al.: Detecting Backdoor Attacks on Deep Neural Networks by Activation Clustering, 2018. Ten independent
     components, two means, a cluster below 35% of its class counts as poison: the authors' relative-size rule.
     """
+    return _clean_and_retrain(scene, find_cluster)
+
+
+def find_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return the smaller of two clusters of a class, where it is small."""
     from sklearn.cluster import KMeans
     from sklearn.decomposition import FastICA
     from sklearn.exceptions import ConvergenceWarning
 
-    def suspicious(features: NDArray[np.float64]) -> NDArray[np.bool_]:
-        if len(features) < 20:
-            return np.zeros(len(features), dtype=bool)
-        varying = features[:, features.std(axis=0) > 1e-6]
-        n_parts = min(10, varying.shape[1], len(features) - 1)
-        ica = FastICA(n_parts, random_state=0, max_iter=2000, tol=1e-2, whiten="unit-variance")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # what it found so far separates as well
-            parts = ica.fit_transform(varying)
-        cluster = KMeans(2, n_init=10, random_state=0).fit_predict(parts)
-        small = int(cluster.mean() < 0.5)
-        return (cluster == small) if (cluster == small).mean() < 0.35 else np.zeros(len(features), dtype=bool)
-
-    return _clean_and_retrain(scene, suspicious)
+    if len(features) < 20:
+        return np.zeros(len(features), dtype=bool)
+    varying = features[:, features.std(axis=0) > 1e-6]
+    n_parts = min(10, varying.shape[1], len(features) - 1)
+    ica = FastICA(n_parts, random_state=0, max_iter=2000, tol=1e-2, whiten="unit-variance")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # what it found so far separates as well
+        parts = ica.fit_transform(varying)
+    cluster = KMeans(2, n_init=10, random_state=0).fit_predict(parts)
+    small = int(cluster.mean() < 0.5)
+    return (cluster == small) if (cluster == small).mean() < 0.35 else np.zeros(len(features), dtype=bool)
 
 
 def run_strip(scene: Scene) -> Outcome:
