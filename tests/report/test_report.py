@@ -14,10 +14,10 @@ import pytest
 
 from codeward import InputError
 from codeward.certificates import Agreement, Witness, certify_agreement
-from codeward.codes import Code
+from codeward.codes import Code, inspect
 from codeward.decoding import BayesDecoder, load_votes
 from codeward.report import adopt_svg, build_report, count_steps, write_report
-from codeward.report._run_conclusion import _judge, state_kept
+from codeward.report._run_conclusion import _judge, conclude, state_kept
 from codeward.report._run_sections import show_share
 from codeward.report._table_builder import TableEntry, show_number
 from codeward.reproduction import PackedSetting
@@ -76,6 +76,17 @@ def test_the_page_opens_with_the_conclusion_the_guarantee_and_one_input(report, 
     places = [text.index(word) for word in order]
     assert places == sorted(places)
     assert "With 1 of 12 users attacking (within the guarantee), " in " ".join(text.split())
+
+
+def test_a_federated_run_promises_only_what_holds_whatever_users_send(report):
+    cells = [replace(cell) for cell in report.cells if not cell.n_attackers]
+    for cell in cells:
+        cell.__dict__["record"] = {**cell.record, "federated": {"rounds": 1}}
+    told = conclude(cells, report.inspection, report.curves)["guaranteed"]
+    assert told.startswith("Guaranteed with the consensus decoder, whatever users send: With up to 1 of 12 users")
+    weak = inspect(Code(np.eye(3, dtype=int) + np.eye(3, dtype=int)[[1, 2, 0]]))
+    assert weak.correct_arbitrary == 0
+    assert conclude(cells, weak, {})["guaranteed"].startswith("Nothing is guaranteed: users sent updates")
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,10 @@ def conclude(cells: Sequence[Cell], inspection: Inspection, curves: Mapping[str,
     """Say first whether the run was defended, with figures, what is guaranteed, and the figures to look at."""
     said = state_guarantees(inspection)
     if cells[0].threat == "arbitrary":  # users sent updates: what holds for one target for all does not apply
-        told = next(one.sentence for one in said if one.threat == "arbitrary")
-        promise = f"Guaranteed with the consensus decoder, whatever users send: {told[0].lower()}{told[1:]}"
+        told = next(one for one in said if one.threat == "arbitrary")
+        promise = "Nothing is guaranteed: users sent updates, and a single one may decide the label."
+        if told.n_attackers:
+            promise = f"Guaranteed with the consensus decoder, whatever users send: {told.sentence}"
     else:
         promise = sum_up_guarantees(said)
     attacked = [cell for cell in cells if cell.record["figures"]["groups"]]
