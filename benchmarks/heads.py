@@ -1,5 +1,7 @@
 """Ridge heads against scikit-learn's RidgeClassifier in a loop, and revocation: `python -m benchmarks.heads [HEADS]`.
 
+`python -m benchmarks.heads serve`: 50 heads against 50 networks, one image a request.
+
 Random features of CIFAR-10's shape: 50,000 of width 1,280, 60 users, each head learns from a third of them. The loop is
 timed on a few fits and scaled. Processor seconds, since machines are shared.
 """
@@ -53,5 +55,35 @@ def main() -> None:
     print(json.dumps(told, indent=1))
 
 
+def serve(n_models=50):
+    from threadpoolctl import threadpool_limits
+
+    from codeward.data import Samples
+    from codeward.training import TrainingSettings, plan_models, train_ensemble
+    from codeward.training.backbones import StrokeFeatures
+
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (n_models * 20, 1, 28, 28), dtype=np.uint8)
+    labels, users = rng.integers(0, 10, len(images)), np.repeat(np.arange(n_models), 20)
+    code, backbone = partition_code(n_models, n_models), StrokeFeatures()
+    heads = fit_heads(backbone.transform(images), labels, users, code, 10, backbone=backbone)
+    own = [Samples(images[users == user], labels[users == user]) for user in range(n_models)]
+    one, features = Samples(images[:1], labels[:1]), backbone.transform(images[:1])
+    ask = {"heads, features given": lambda: heads.votes(features), "features and heads": lambda: heads.votes(one)}
+    for name in ("mlp", "mnist-cnn"):
+        settings = TrainingSettings(architecture=name, epochs=1)
+        networks = train_ensemble(own, plan_models(code, 0), settings, 0)
+        ask[f"networks, {name}"] = lambda networks=networks: networks.votes(one)
+    best = {}
+    with threadpool_limits(1):
+        for _ in range(6):
+            for name, work in ask.items():
+                used = time.process_time()
+                for _ in range(3):
+                    work()
+                best[name] = min(best.get(name, np.inf), (time.process_time() - used) / 3)
+    print(json.dumps({name: f"{1000 * seconds:.2f} ms" for name, seconds in best.items()}, indent=1))
+
+
 if __name__ == "__main__":
-    main()
+    serve() if sys.argv[1:] == ["serve"] else main()

@@ -215,3 +215,55 @@ def test_scattering_counts_its_paths_and_hardly_moves_with_the_image():
     pixels = np.linalg.norm(images - np.roll(images, 1, axis=2)) / np.linalg.norm(images)
     assert np.linalg.norm(found - moved) / np.linalg.norm(found) < 0.6 * pixels
     assert np.allclose(scatter_strokes(np.zeros((1, 28, 28))), 0)
+
+
+@pytest.fixture
+def network_file(tmp_path):
+    """A network of one's own: two columns of a product, as an ONNX file."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from onnx import TensorProto, helper, numpy_helper
+
+    def write(weights, name="own.onnx"):
+        ends = [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", k])
+            for n, k in zip("xy", weights.shape, strict=True)
+        ]
+        node = helper.make_node("MatMul", ["x", "w"], ["y"])
+        graph = helper.make_graph([node], "own", ends[:1], ends[1:], [numpy_helper.from_array(weights, "w")])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        onnx.save(model, str(tmp_path / name))
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_a_network_file_of_ones_own_makes_features(network_file):
+    weights = np.arange(8, dtype=np.float32).reshape(4, 2)
+    file = network_file(weights)
+    backbone = make_backbone(file)
+    inputs = np.array([[1, 0, 0, 0], [0, 2, 1, 0], [0, 0, 0, 0]], np.float32)
+    wanted = inputs @ weights
+    wanted /= np.maximum(np.linalg.norm(wanted, axis=1, keepdims=True), 1e-9)
+    found = backbone.transform(inputs)
+    assert (backbone.width, backbone.trust) == (2, "trusted, frozen")
+    assert np.abs(found.to_floats() - wanted).max() <= 2**-12 + 1e-6
+    assert isinstance(backbone, Backbone)
+    network_file(weights + 1)
+    with pytest.raises(InputError, match="its hash differs"):
+        backbone.transform(inputs)
+
+
+def test_network_files_that_are_none_are_refused(network_file, tmp_path):
+    network_file(np.ones((4, 2), np.float32))
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"\x08\x09" + b"\xff" * 50)
+    with pytest.raises(InputError, match="not readable as ONNX"):
+        make_backbone(str(damaged))
+
+
+def test_waves_are_drawn_once_and_never_changed():
+    images = draw_images()
+    first = StrokeFeatures(width=64).transform(images).steps
+    assert (StrokeFeatures(width=64).transform(images).steps == first).all()
+    assert (StrokeFeatures(width=64, seed=1).transform(images).steps != first).any()

@@ -257,7 +257,7 @@ def _open_onnx(content: bytes, path: str) -> Any:
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
-        raise InputError("onnxruntime is not installed; pip install onnxruntime brings it") from error
+        raise InputError("onnxruntime is not installed; pip install 'codeward[onnx]' brings it") from error
     try:
         return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has no common base for what a damaged file raises

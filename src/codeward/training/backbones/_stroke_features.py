@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -251,7 +251,7 @@ class StrokeFeatures:
             raise InputError(f"{self.name}: expected square images of 8 to 64 pixels, got {images.shape[2:]}")
         upright, describe = _KINDS[self.name]
         steps = np.empty((len(images), self.width), np.int16)
-        waves = self._draw(describe(np.zeros((1, side, side))).shape[1])
+        waves = _draw_waves(self.seed, self.width, self.bandwidth, describe(np.zeros((1, side, side))).shape[1])
 
         def work(rows: slice) -> None:
             for start in range(rows.start, rows.stop, _BATCH):
@@ -270,6 +270,10 @@ class StrokeFeatures:
             share_rows(len(images), work)
         return GridFeatures(steps)
 
-    def _draw(self, n_inputs: int) -> NDArray[np.float64]:
-        rng = np.random.default_rng([self.seed, n_inputs])
-        return rng.standard_normal((n_inputs, self.width // 2)) * self.bandwidth
+
+@lru_cache(maxsize=4)
+def _draw_waves(seed: int, width: int, bandwidth: float, n_inputs: int) -> NDArray[np.float64]:
+    """Draw the random projections; drawn once, since a single image asks for as many as a thousand do."""
+    waves = np.random.default_rng([seed, n_inputs]).standard_normal((n_inputs, width // 2)) * bandwidth
+    waves.flags.writeable = False
+    return waves

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,14 +118,19 @@ class HeadSet:
         if self.backbone is not None and not isinstance(given, GridFeatures):
             given = self.backbone.transform(given)
         features = round_to_grid(given, self.width)
-        joined = np.ascontiguousarray(self.weights.transpose(1, 0, 2)).reshape(self.width, -1)
-        unseen = ~self.weights.any(axis=1)  # a class without samples in a row is never said
+        joined, unseen = self._joined
         size = max(1, _CHUNK // joined.shape[1])
         for start in range(0, len(features), size):
             outputs = features.take(slice(start, start + size)).to_floats() @ joined
             outputs = outputs.reshape(-1, self.n_models, self.n_classes)
             outputs[:, unseen] = -np.inf
             yield outputs
+
+    @cached_property
+    def _joined(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """All heads as one matrix (d, m c), made once; and the classes that a head never says, for want of samples."""
+        joined = np.ascontiguousarray(self.weights.transpose(1, 0, 2)).reshape(self.width, -1)
+        return joined, np.asarray(~self.weights.any(axis=1))
 
     def take(self, models: Sequence[int]) -> "HeadSet":
         """Return some of the heads, to vote."""
