@@ -99,7 +99,7 @@ class PackedSetting:
     Examples
     --------
     >>> import tempfile
-    >>> from pathlib import Path
+    >>> from codeward.reproduction import pack_setting, unpack_setting
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "digits-iid" / "c").mkdir(parents=True)
     >>> _ = (folder / "digits-iid" / "c" / "config.yaml").write_text("users: 12\\n")

@@ -383,10 +383,8 @@ def _average(runs: Sequence[GridRun], size: int, name: str) -> TableEntry:
 def _show_printed(printed: Printed | None) -> TableEntry:
     if printed is None:
         return TableEntry("")
-    return TableEntry(
-        f"{printed.true_positives:.2f} / {printed.false_positives:.2f}",
-        spread=f"± {printed.true_spread:.2f} / {printed.false_spread:.2f}",
-    )
+    named = f"{printed.true_positives:.2f} / {printed.false_positives:.2f}"
+    return TableEntry(named, spread=f"± {printed.true_spread:.2f} / {printed.false_spread:.2f}")
 
 
 def _name_group(run: GridRun) -> str:
