@@ -275,6 +275,16 @@ class Battlefield:
     scores : ndarray of float32, shape (N, m, c)
         Log-probabilities of models without an attack.
     labels : ndarray of int64, shape (N,)
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> from codeward.decoding import PluralityDecoder
+    >>> code, labels = named_code("d"), np.zeros(4, np.int64)
+    >>> scores = np.where(np.arange(3) == 0, -0.1, -3.0) * np.ones((4, code.n_models, 1))
+    >>> field = Battlefield(code, PluralityDecoder(code, 3), scores.astype(np.float32), labels)
+    >>> field.harm(AttackPlan((0, 1), (-1, -1)), "label")
+    0.0
     """
 
     code: Code
