@@ -141,9 +141,7 @@ def make_scene(
     Examples
     --------
     >>> from codeward.data import load_dataset
-    >>> from codeward.decoding import Decoder
-    from codeward.experiments.comparison._scene import Scene
-    from codeward.training import PRESETS
+    >>> from codeward.training import PRESETS
     >>> scene = make_scene("patch", load_dataset("digits"), PRESETS["digits"], n_attackers=2)
     >>> len(scene.users), len(scene.attackers), len(scene.triggered) == len(scene.clean)
     (12, 2, True)
