@@ -1,7 +1,7 @@
 """Attacks against defences, ours among them, on the same users, data, network and seeds.
 
->>> sorted(ATTACKS)[:3], len(DEFENCES) > 10
-(['blended', 'clean-label', 'half-labelled'], True)
+>>> list(ATTACKS)[:3], len(DEFENCES) > 20
+(['none', 'patch', 'blended'], True)
 """
 
 from codeward.experiments.comparison._comparison import ComparedCell, Comparison, run_comparison
