@@ -71,7 +71,13 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         ["decoding/_posterior_kernels.py"],
         ["tests/decoding/test_bayes_twins.py", "tests/decoding/test_two_group_twins.py"],
     ),
-    "pruned": (["decoding/_pruned*.py"], ["tests/decoding/test_pruned_twins.py"]),
+    "pruned": (
+        ["decoding/_pruned*.py"],
+        [
+            "tests/decoding/test_pruned_twins.py",
+            "tests/decoding/test_pruned.py::test_the_interval_for_sets_without_failed_hits_holds_the_mean",
+        ],
+    ),
     "pooling": (["decoding/_pooling.py"], ["tests/decoding/test_pooling.py", "tests/decoding/test_explanation.py"]),
     "soft": (
         [

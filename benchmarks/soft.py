@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from codeward._files import write_text_atomic
 from codeward.codes import Code
 from codeward.decoding import BayesDecoder, Decoded, PluralityDecoder, estimate_confusion
 from codeward.decoding.soft import SoftDecoder
-from codeward.decoding.soft._learners import log_softmax
 
 FACTORS = (2.0, 5.0, 10.0)
 SUCCESS_RATES = (0.9, 0.7)
@@ -46,7 +46,7 @@ def vary_triggers(
     yield "hard", triggered
     for factor in FACTORS:
         softened = triggered.copy()
-        softened[:, hit] = log_softmax(triggered[:, hit] / factor)
+        softened[:, hit] = log_softmax(triggered[:, hit] / factor, axis=-1)
         yield f"softened /{factor:g}", softened
     for success in SUCCESS_RATES:
         fails = hit & (generator.random(triggered.shape[:2]) >= success)
@@ -76,7 +76,7 @@ def compare_file(path: Path, seed: int, seconds: list[float]) -> Iterator[str]:
     attacks = [k for k in range(1, 10) if f"attack{k}_triggered_scores" in arrays]
     for k in attacks:
         validation, clean, triggered = (
-            log_softmax(arrays[f"attack{k}_{part}_scores"].astype(np.float64))
+            log_softmax(arrays[f"attack{k}_{part}_scores"].astype(np.float64), axis=-1)
             for part in ("validation", "clean", "triggered")
         )
         hit = code.pattern(arrays[f"attack{k}_attackers"].tolist())

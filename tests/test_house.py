@@ -48,6 +48,11 @@ def test_nobody_imports_a_private_module_of_another_package(file):
     assert not list_reached(file, file.relative_to(SOURCE).parts[0])
 
 
+@pytest.mark.parametrize("file", sorted((SOURCE.parents[1] / "benchmarks").glob("*.py")), ids=lambda file: file.name)
+def test_benchmarks_use_public_parts(file):
+    assert not list_reached(file, None)
+
+
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.name)
 def test_tests_reach_into_their_own_package_at_most(file):
     if file.name not in TWINS:

@@ -83,6 +83,8 @@ def test_a_verdict_says_which_vote_decided_and_who_dissents():
     assert found.targets.tolist() == [-1] * 4
     assert found.suspects == [()] * 4
     assert len(decoder.decode(np.zeros((0, 5), dtype=int))) == 0
+    alone = AppealDecoder(code, n_first=1, most=0, n_classes=3).decode([[2, 0, 0, 0, 0]])
+    assert alone.label_probability.tolist() == [[0, 0, 1]]
 
 
 @pytest.mark.parametrize(("n_first", "most", "n_classes"), [(0, 1, 3), (5, 1, 3), (1, -1, 3), (1, 0, 1)])

@@ -138,6 +138,15 @@ def test_pooled_evidence_of_one_input_is_decoding_it_and_of_many_the_product():
         assert pooled.user_probability[0, user] == pytest.approx(expected, abs=1e-9)
 
 
+def test_a_batch_pools_each_target_by_itself():
+    code = Code(np.repeat(np.eye(3, dtype=int), 2, axis=0))
+    decoder = BayesDecoder(code, [[[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]] * 6, attackers_prior=(0.5, 0.5))
+    votes = [[0, 0, 0, 0, 1, 1]] * 3 + [[2, 2, 0, 0, 0, 0]] * 3
+    found = decode_batch(decoder, votes, threshold=0.4)
+    assert found.targets.tolist() == [1, 1, 1, 2, 2, 2]
+    assert found.suspects == [(2,)] * 3 + [(0,)] * 3
+
+
 def test_more_inputs_find_the_attackers_more_often():
     rng = np.random.default_rng(3)
     found = {}
