@@ -129,7 +129,7 @@ def test_sizes_without_prior_and_certain_triggers_are_limits(prior):
 def test_evidence_past_the_range_of_a_float_is_scaled():
     rng = np.random.default_rng(2)
     matrix = rng.random((70, 4)) < 0.4
-    matrix[0] = True
+    matrix[np.arange(70), rng.integers(0, 4, 70)] = True
     code = Code(matrix)
     confusion = np.full((70, 2, 2), 1e-9) + (1 - 2e-9) * np.eye(2)
     votes = np.stack([np.where(code.pattern(x), 1, 0) for x in ((2,), (0, 3))])
