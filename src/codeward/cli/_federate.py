@@ -11,7 +11,7 @@ import typer
 
 from codeward._figures import show_percent
 from codeward.cli._consortium import gate, init, users
-from codeward.cli._one_round import one_round_app
+from codeward.cli._statistics_files import one_round_app
 
 if TYPE_CHECKING:
     from rich.table import Table

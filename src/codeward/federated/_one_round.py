@@ -270,7 +270,7 @@ def load_one_round(folder: str | os.PathLike[str]) -> tuple[OneRoundPlan, HeadSe
     >>> load_one_round("nowhere")
     Traceback (most recent call last):
         ...
-    FileNotFoundError: [Errno 2] No such file or directory: 'nowhere/one-round.json'
+    codeward._errors.InputError: nowhere/one-round.json: no such file
     """
     plan = OneRoundPlan.load(Path(folder) / ONE_ROUND_FILE)
     told = read_json(Path(folder) / _RESULT_FILE)
