@@ -24,7 +24,8 @@ def numbers():
 @pytest.mark.parametrize("decoder", ["bayes", "plurality", "consensus"])
 def test_what_was_saved_answers_as_before(numbers, tmp_path, decoder):
     X, y, users = numbers
-    guard = CodedClassifier(DecisionTreeClassifier(), decoder=decoder, random_state=0).fit(X, y, groups=users)
+    guard = CodedClassifier(DecisionTreeClassifier(), decoder=decoder, random_state=0)
+    guard.fit(X, y, groups=users, test=(X[:40], y[:40]))
     card = guard.save(tmp_path / "run")
     assert Card.load(tmp_path / "run" / "card.json") == card
     again = CodedClassifier.load(tmp_path / "run")

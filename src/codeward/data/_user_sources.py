@@ -1,5 +1,6 @@
 """One's own data, from wherever they are: the one function that reads them."""
 
+import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -372,7 +373,9 @@ def _find_column(
     """Return the column that was named, or the only one with a usual name; None when there is none."""
     if given is not None:
         if given not in columns:
-            raise InputError(f"{where}: no column is named {given!r}; columns are {_shown(columns)}")
+            near = difflib.get_close_matches(given, list(columns), 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise InputError(f"{where}: no column is named {given!r}{hint}; columns are {_shown(columns)}")
         return given
     found = [name for name in columns if name.strip().lower() in usual and name not in but]
     if len(found) > 1:

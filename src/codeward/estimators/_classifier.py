@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -75,8 +76,8 @@ class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseE
     margin : int
         Margin of a designed code; 3 absorbs one wrong vote.
     validation_fraction : float
-        Share of every user's samples held out when no trusted ``validation`` data are given to `fit`: half of it to
-        estimate confusion matrices, half for the figures of `save`. 0 holds out none: each sub-model is validated on
+        Share of every user's samples held out to estimate confusion matrices, when no trusted ``validation`` data are
+        given to `fit`. 0 holds out none: each sub-model is validated on
         users it does not learn from, and the classifier cannot be saved. Either way the ``n_attackers`` users with most
         errors on a label are left out, for what they hand in may be meant to mislead.
     classes : array_like, optional
@@ -197,10 +198,10 @@ class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseE
         groups : array_like, shape (N,), optional
             User id of each sample. Without it, samples are hashed to pseudo-users; see ``users_hashed_``.
         validation : (X, y), optional
-            Trusted clean samples, from no user, that confusion matrices are estimated on (the paper's setting): on half
-            of them, the other half being for the figures of `save`, unless there is a ``test``.
+            Trusted clean samples, from no user, that confusion matrices are estimated on (the paper's setting).
         test : (X, y), optional
-            Clean samples for the figures of `save`.
+            Clean samples for the figures of `save`, which otherwise sets half of the ``validation`` or held-out samples
+            aside to measure on.
         """
         self._check_parameters()
         data = self._read(X, y, groups)
@@ -212,9 +213,9 @@ class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseE
         self.schema_, self.design_, self.code_ = data.schema, plan.choice.design, code
         ids = dict(zip(data.user_names, find_ids(data, groups), strict=True))
         self.users_, self.users_hashed_ = np.array([ids[name] for name in plan.data.user_names]), data.hashed
-        self.validation_ = vote_roles(plan, self._models, code, ("validation",), scores=self.decoder == "calibrated")[
-            "validation"
-        ]
+        fitting = replace(plan, roles=self._fit_roles(plan))
+        scores = self.decoder == "calibrated"
+        self.validation_ = vote_roles(fitting, self._models, code, ("validation",), scores)["validation"]
         assert self.validation_.confusion is not None
         self.confusion_ = self.validation_.confusion
         noise = (self.confusion_, int(self.n_attackers), self.validation_, self.false_alarm_rate)

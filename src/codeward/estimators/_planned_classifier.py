@@ -17,6 +17,7 @@ from codeward.estimators._code_choice import adopt_code
 from codeward.estimators._decisions import NAMES, DecoderFactory
 from codeward.estimators._guarded_plan import GuardedPlan, settle_plan
 from codeward.estimators._model_choice import choose_heads, choose_model
+from codeward.estimators._roles import Roles, assign_roles
 from codeward.runs import TrainConfig
 
 _log = logging.getLogger(__name__)
@@ -163,6 +164,11 @@ class PlannedClassifier:
         }
         code = None if self.code is None else adopt_code(self.code, data.user_names, k, data.hashed)
         return settle_plan(TrainConfig.checked(told), data, trusted, test, model, code, self.validation_fraction)
+
+    def _fit_roles(self, plan: GuardedPlan) -> Roles:
+        """Let all that is held out, or trusted, fit the decoder: here nothing is measured."""
+        fraction, seed = self.validation_fraction, plan.config.seed
+        return assign_roles(plan.data, plan.trusted, plan.test, fraction, seed, measured=False)
 
 
 def find_ids(data: UserData, groups: ArrayLike | None) -> list[Any]:

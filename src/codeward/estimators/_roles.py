@@ -212,18 +212,28 @@ class Roles:
         return replace(self, training=training, validation=kept[0], clean=kept[1])
 
 
-def assign_roles(data: UserData, trusted: UserData | None, test: UserData | None, fraction: float, seed: int) -> Roles:
+def assign_roles(
+    data: UserData,
+    trusted: UserData | None,
+    test: UserData | None,
+    fraction: float,
+    seed: int,
+    measured: bool = True,
+) -> Roles:
     """Hold out what the decoder and the figures need.
 
     With trusted samples these fit the decoder, and give the figures too (the other half of them) when there is no test
     set. Without, ``fraction`` of every user's own samples is held out, drawn from the seed, the user's place and the
-    number of its samples alone: half of it fits, half measures (all of it fits beside a test set).
+    number of its samples alone: half of it fits, half measures (all of it fits beside a test set). Where nothing is to
+    be ``measured`` all of it fits, too.
     """
     digests = digest_rows(as_matrix(data.inputs, data.schema))
     division = hold_out(list_rows(data, digests), 0.0 if trusted is not None else fraction, seed)
     names = np.array(data.class_names, dtype=object)
     marks = tuple(_digest(digests[own], names[data.labels[own]]) for own in division.training)
     measures = None if test is None else Labelled(test.inputs, test.labels)
+    if not measured:
+        measures = _take(data, np.zeros(0, dtype=np.int64))
     if trusted is not None:
         fits = Labelled(trusted.inputs, trusted.labels)
         if measures is None:

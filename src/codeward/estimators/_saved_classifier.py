@@ -47,7 +47,8 @@ class SavedClassifier:
 
         ``serve``, ``report``, ``decode``, ``certify``, ``ledger``, ``revoke`` and `load` open it. Models are kept with
         skops (networks as safetensors), nothing is pickled; one that cannot be kept safely is refused by name. Figures
-        are taken on samples that trained nobody and fitted nothing.
+        are taken on samples that trained nobody and fitted nothing: where `fit` got no ``test``, half of the validation
+        samples measure, and the decoder of the folder is fitted on the other half, as ``codeward train`` does.
 
         Parameters
         ----------
