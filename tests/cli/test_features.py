@@ -37,7 +37,7 @@ def test_features_of_a_file_are_written_and_kept(images, tmp_path, monkeypatch, 
 
 
 def test_names_are_listed(capsys):
-    assert main(["features", "list", "-o", "x.npz"]) == 0
+    assert main(["features", "list"]) == 0
     assert "efficientnet-lite0" in capsys.readouterr().out
 
 

@@ -85,10 +85,10 @@ def _pick(names: list[str] | None) -> list[str]:
 
 
 def features(
-    data: str = typer.Argument(..., metavar="DATA", help="File, folder of images, or name of a data set."),
-    output: Path = typer.Option(..., "-o", "--output", help="Where the features go, an .npz."),
+    data: str = typer.Argument(..., metavar="DATA", help="File, folder of images, name of a data set; `list` shows backbones."),
+    output: Path = typer.Option(Path("features.npz"), "-o", "--output", help="Where the features go, an .npz."),
     backbone: str = typer.Option(
-        "strokes", metavar="NAME|package.module:function|FILE.onnx", help="What makes them; `list` shows the names."
+        "strokes", metavar="NAME|package.module:function|FILE.onnx", help="What makes them: `codeward features list`."
     ),
     label: str = typer.Option(None, help="Column of the label."),
     user: str = typer.Option(None, help="Column of the user."),
