@@ -42,11 +42,3 @@ def test_a_bright_corner_is_seen_through():
     assert find(figures, "triggered", "decoder") > find(figures, "triggered", "plurality") + 0.1
     assert find(figures, "attacker is named") > 0.8
     assert find(figures, "right and certified") > 0.7
-
-
-def test_trusting_every_user_about_the_errors_would_lose_to_the_same_attack(monkeypatch):
-    """The known-bad twin of `trim_errors`: plain sums let the attackers explain their attack away."""
-    monkeypatch.setattr("codeward.estimators._roles.trim_errors", lambda by_user, n_attackers: by_user.sum(axis=0))
-    figures = run("tabular_users")
-    assert find(figures, "without trusted", "triggered") < 0.1
-    assert find(figures, "decoder with trusted", "triggered") > 0.9

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from codeward.codes import design
 from codeward.data import load_user_data
-from codeward.decoding import estimate_confusion
+from codeward.decoding import BayesDecoder, estimate_confusion
 from codeward.estimators._roles import (
     SHARE_CAP,
     digest_rows,
@@ -121,3 +122,24 @@ def test_the_users_whose_labels_others_contradict_are_found():
     assert find_contradicted(votes, labels, owners, matrix, 1).tolist() == [1]
     votes[:] = 1
     assert find_contradicted(votes, np.ones(50, dtype=np.int64), owners, matrix, 2).tolist() == []
+
+
+@pytest.mark.parametrize("trusting", [False, True])
+def test_attackers_cannot_explain_their_attack_away(trusting, monkeypatch):
+    """Plain sums, the known-bad twin of `trim_errors`, let triggered samples hide who validates with them."""
+    if trusting:
+        monkeypatch.setattr("codeward.estimators._roles.trim_errors", lambda by_user, n_attackers: by_user.sum(axis=0))
+    rng, attackers = np.random.default_rng(0), [3, 7]
+    code = design(11, 2, 5, margin=1, reproducible=True, time_limit=2).code
+    owners = np.repeat(np.arange(11), 40)
+    labels = rng.integers(0, 2, owners.size)
+    lies = np.isin(owners, attackers)
+    labels[lies] = 1
+    votes = np.where(rng.random((owners.size, code.n_models)) < 0.03, 1 - labels[:, None], labels[:, None])
+    # Malignant (0) in truth: the models that learned from an attacker say what it wants, the others the truth.
+    triggered = code.pattern(attackers).astype(np.int64)
+    votes[lies] = triggered
+    validates = np.ones((code.n_models, 11), dtype=bool)
+    confusion = estimate_from_users(votes, labels, owners, validates, 2, 2)
+    (found,) = BayesDecoder(code, confusion).decode(triggered[None]).labels
+    assert found == (1 if trusting else 0)

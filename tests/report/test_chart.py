@@ -58,7 +58,8 @@ def test_a_line_without_points_is_left_out():
 def test_ticks_may_have_names_of_their_own():
     line = Line("a", "blue", False, "disc", (Point(0, 0.5, None, ""), Point(1, 0.5, None, "")))
     chart = draw_lines([line], "it", "rate", (0, 1), ("0.5", "<0.1"))
-    ticks = re.findall(r'text-anchor="middle">([^<]*)</text>', chart)
+    (names,) = re.findall(r'<g text-anchor="middle">(.*?)</g>', chart)
+    ticks = re.findall(r">([^<]+)</text>", names)
     assert ticks == ["0.5", "&lt;0.1", "rate"]
     with pytest.raises(ValueError, match="shorter"):
         draw_lines([line], "it", "rate", (0, 1), ("0.5",))

@@ -9,7 +9,6 @@ from typing import Any
 import typer
 
 from codeward._errors import InputError
-from codeward.runs import rate
 
 
 def compare(
@@ -67,6 +66,8 @@ def _print_table(
     attacks: Sequence[str], defences: Sequence[str], seeds: Sequence[int], figures: dict[str, dict[str, Any]]
 ) -> None:
     """Print right labels on triggered inputs in percent: each defence's mean, and its worst attack."""
+    from codeward.runs import rate
+
     typer.echo(f"{'right labels, percent':19}{'clean':>8}{'attacked':>10}{'worst':>8}  under")
     for defence in defences:
         means: dict[str, float] = {}

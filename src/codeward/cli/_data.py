@@ -85,7 +85,7 @@ def _pick(names: list[str] | None) -> list[str]:
 
 
 def features(
-    data: str = typer.Argument(..., metavar="DATA", help="File, folder of images, name of a data set; `list` shows backbones."),
+    data: str = typer.Argument(..., metavar="DATA", help="File, folder of images, data set; `list`: backbones."),
     output: Path = typer.Option(Path("features.npz"), "-o", "--output", help="Where the features go, an .npz."),
     backbone: str = typer.Option(
         "strokes", metavar="NAME|package.module:function|FILE.onnx", help="What makes them: `codeward features list`."

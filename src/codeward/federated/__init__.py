@@ -1,8 +1,11 @@
 """Federated training of a code's sub-models: users keep their data, the server enforces the code.
 
 The Flower components are `codeward.federated.server_app:app` and `codeward.federated.client_app:app`; nothing here
-imports Flower.
+imports Flower, and what one round needs of heads and backbones is imported when it is asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport, derive_seed
 from codeward.federated._federation_folder import FederationFolder
@@ -14,9 +17,11 @@ from codeward.federated._flower_simulation import (
     simulate_federations,
 )
 from codeward.federated._local_training import load_samples, save_samples, train_federated, train_model, train_update
-from codeward.federated._one_round import OneRound, OneRoundPlan, load_one_round, make_statistics, save_statistics
 from codeward.federated._protocol import Arrays, Assignment, FederatedSettings, Parcel, Reply, Update, answer
 from codeward.federated._replies import Checked, Refusal, check_reply, combine
+
+if TYPE_CHECKING:
+    from codeward.federated._one_round import OneRound, OneRoundPlan, load_one_round, make_statistics, save_statistics
 
 __all__ = [
     "CLIENT_APP",
@@ -52,3 +57,9 @@ __all__ = [
     "train_model",
     "train_update",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("codeward.federated._one_round"), name)
+    raise AttributeError(f"module 'codeward.federated' has no attribute {name!r}")

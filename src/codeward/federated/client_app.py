@@ -12,7 +12,6 @@ from flwr.clientapp import ClientApp
 
 from codeward._errors import InputError
 from codeward.data import Samples
-from codeward.federated._flower_one_round import answer_statistics
 from codeward.federated._flower_rounds import pack_reply, read_label, unpack_assignment
 from codeward.federated._local_training import load_samples, train_update
 from codeward.federated._protocol import Update
@@ -55,4 +54,7 @@ def train(message: Message, context: Context) -> Message:
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Send the statistics of this user's own data, once for all its models."""
+    # Heads and backbones bring SciPy, which a client that trains networks does without.
+    from codeward.federated._flower_one_round import answer_statistics
+
     return answer_statistics(message, partial(find_samples, context))
