@@ -164,9 +164,9 @@ def overwrite_scores(
 
 #: Fewest validation inputs a fit accepts.
 LEAST_INPUTS = 30
-#: Attacks simulated on one validation input at most. More of them cost time and taught nothing: with 134 inputs of the
-#: digits' models, labels and alarms on the other inputs were the same within their error for 12 and for 60.
-ATTACKS_EACH = 15
+#: Attacks simulated on one validation input at most. More cost time and taught nothing: with 134 inputs of the digits'
+#: models, labels and alarms on the other inputs were the same within their error for 12 and for 60.
+ATTACKS_EACH = 30
 #: Most simulated attacks the reading of the label is chosen on.
 MOST_CHECKS = 4000
 #: Fewest simulated attacks of a kind that is compared for itself.
