@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 from codeward import CodedClassifier, InputError
@@ -159,3 +160,10 @@ def test_sparse_and_shared_samples_say_what_they_cannot(frame, tmp_path):
     shared = guard(estimator="logistic", validation_fraction=0.0).fit(X, y, groups=users)
     with pytest.raises(InputError, match="nothing is held out"):
         shared.save(tmp_path)
+
+
+@pytest.mark.parametrize("ensemble", [BaggingClassifier(n_estimators=3), ExtraTreesClassifier(n_estimators=3)])
+def test_an_ensemble_that_has_no_length_before_it_is_fitted_is_a_model(frame, ensemble):
+    X, y, users = frame
+    fitted = guard(estimator=ensemble, decoder="plurality").fit(X[["age"]].fillna(0).to_numpy(), y, groups=users)
+    assert type(fitted.estimators_[0]).__name__ == type(ensemble).__name__

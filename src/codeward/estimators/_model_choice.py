@@ -128,7 +128,8 @@ def choose_model(model: Any, schema: Schema, n_classes: int, as_is: bool = False
         return ModelChoice(str(model.architecture), "networks", settings=replace(model, n_classes=n_classes))
     if schema.kind == "image":
         return _choose_network(model, schema, n_classes)
-    name = model or _suit(schema)
+    # An ensemble that is not fitted has no length, so it has no truth value either.
+    name = _suit(schema) if model is None else model
     if isinstance(name, str) and name in NAMES:
         return ModelChoice(name, "tables", _make_named(name, schema))
     found, told = (_find(name), name) if isinstance(name, str) else (name, "")
