@@ -61,15 +61,15 @@ def test_modern_models_keep_to_themselves(recipe):
     for model, row in enumerate(CODE.matrix):
         assert same(many.weights(model), after.weights(model)) != row[0]
     assert same(many.weights(2), few.weights(0))
-    # What the compiled step computes is what the plain loop computes, up to the rounding of bfloat16: all weights
-    # together, for the biases of batch norm start at 0 and are nothing but the sum of a few noisy steps (on an H200
-    # those of the two engines were apart by 0.4 and 0.6 of their length after 14 steps on random labels).
+    # What the compiled step computes is what the plain loop computes, up to the rounding of bfloat16. Biases of batch
+    # norm start at 0 and are the sum of a few noisy steps (on an H200 apart by 0.4 and 0.6 of their length after 14
+    # steps on random labels; that it is rounding alone is not proved), so they are judged with all weights together.
     loop = train_ensemble(users, plan_models(CODE, 1)[2:3], recipe, 1, device="cuda", engine="loop")
-    flat = [
-        torch.cat([value.float().ravel() for value in found.values()]) for found in (loop.weights(0), few.weights(0))
-    ]
-    assert torch.isfinite(flat[0]).all()
-    assert (flat[0] - flat[1]).norm() < 0.25 * flat[0].norm()
+    pairs = {name: (value.float(), few.weights(0)[name].float()) for name, value in loop.weights(0).items()}
+    pairs["all"] = tuple(torch.cat([pair[side].ravel() for pair in pairs.values()]) for side in (0, 1))
+    for name, (plain, compiled) in pairs.items():
+        assert torch.isfinite(plain).all()
+        assert name.endswith("bias") or (plain - compiled).norm() < 0.25 * plain.norm(), name
 
 
 @pytest.mark.filterwarnings("default")
