@@ -1,6 +1,5 @@
 """The documentation site: ``make docs`` builds it, without network, every warning an error."""
 
-import importlib.metadata
 import os
 import re
 
@@ -9,6 +8,8 @@ from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util import logging
 
+from codeward import __version__
+
 # Pages that are executed must not depend on the machine's number of cores or on a display.
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -16,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 project = "codeward"
 author = "The codeward maintainers"
 copyright = "the codeward maintainers"
-version = release = importlib.metadata.version("codeward")
+version = release = __version__
 
 extensions = [
     "myst_parser",

@@ -17,13 +17,11 @@ def read(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_one_version():
-    assert yaml.safe_load(read("CITATION.cff"))["version"] == codeward.__version__
-
-
-def test_changes_of_the_next_version_stand_first():
-    first = re.search(r"^## (\d+)\.(\d+)\.(\d+)", read("CHANGELOG.md"), re.M)
-    assert tuple(map(int, first.groups())) >= tuple(map(int, codeward.__version__.split(".")[:3]))
+def test_package_citation_and_changelog_name_one_version_and_day():
+    cited = yaml.safe_load(read("CITATION.cff"))
+    changed = re.search(r"^## (\S+) \((.*)\)$", read("CHANGELOG.md"), re.M)
+    assert changed.groups() == (codeward.__version__, str(cited["date-released"]))
+    assert cited["version"] == codeward.__version__
 
 
 def test_all_has_every_extra_but_those_for_developers_and_weights():

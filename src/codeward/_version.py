@@ -1,3 +1,3 @@
 """The version, for those who may not import the whole package."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from codeward._errors import InputError
 from codeward._progress import silent
+from codeward._version import __version__
 from codeward.data import Overlay, Samples
 from codeward.training._architectures import Shape, build_network
 from codeward.training._device_batches import DeviceSamples
@@ -50,7 +50,7 @@ class Recipe:
 
 def list_versions() -> dict[str, str]:
     """Return the releases of what decides a model's bytes; the build of a release (``+cpu``) does not count."""
-    return {"codeward": version("codeward"), "torch": torch.__version__.partition("+")[0], "numpy": np.__version__}
+    return {"codeward": __version__, "torch": torch.__version__.partition("+")[0], "numpy": np.__version__}
 
 
 def describe_arithmetic(device: str) -> str:
