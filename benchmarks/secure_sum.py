@@ -6,7 +6,7 @@ Pairwise masks (Bonawitz et al., 2017) among the users of one row: every two agr
 update, as fixed-point numbers modulo 2^64, to +- AES-CTR streams of the keys it shares; in the sum of the row the masks
 cancel. Measured: processor time of a user, bytes it sends (with and without), what a user who falls silent after
 masking costs the server, and what the server's checks of single replies see. Nothing of this is part of codeward;
-docs/federated.md says why.
+docs/development/federated.md says why.
 """
 
 import argparse

@@ -9,7 +9,7 @@ replies. *One global model*: 12 users, one network, combined by ``aggregate_trai
 the paper's Bayes decoder and by the consensus decoder with k and the e = (margin - 1) / 2 that its theorem allows.
 
 Every cell is one JSON record in ``results/federated-<dataset>/``, written when it is done; cells that are there are not
-run again. ``--docs`` writes the tables into docs/federated.md, from the records alone.
+run again. ``--docs`` writes the tables into docs/federated-attacks.md, from the records alone.
 """
 
 from benchmarks.federated_attacks._command import main

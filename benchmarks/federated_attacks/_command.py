@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--attackers", type=int, nargs="+", default=[1, 2], choices=sorted(MARGINS))
     parser.add_argument("--output", type=Path, help="by default results/federated-<dataset>")
-    parser.add_argument("--docs", action="store_true", help="write the tables into docs/federated.md and run nothing")
+    parser.add_argument("--docs", action="store_true", help="only write the tables into docs/federated-attacks.md")
     options = parser.parse_args()
     folder = options.output or Path("results") / f"federated-{options.dataset}"
     trial = replace(TRIALS[options.dataset], data_dir=options.data_dir or os.environ.get("CODEWARD_DATA"))
@@ -33,4 +33,4 @@ def main() -> None:
     tables = write_tables(folder)
     print(tables)
     if options.docs:
-        write_docs(Path("docs") / "federated.md", options.dataset, tables)
+        write_docs(Path("docs") / "federated-attacks.md", options.dataset, tables)

@@ -1,4 +1,4 @@
-"""Records and tables: a JSON file for every cell in results/federated-*, and what docs/federated.md shows of them.
+"""Records and tables: a JSON file for every cell in results/federated-*, and docs/federated-attacks.md.
 
 Tables come from the records alone. How a cell is trained, attacked and counted is not decided here.
 """

@@ -106,8 +106,8 @@ def test_flower_combines_the_weights_it_is_given(rule, expected):
 
 
 def test_the_page_holds_the_tables_of_the_records(tmp_path):
-    page = tmp_path / "federated.md"
-    text = (ROOT / "docs" / "federated.md").read_text()
+    page = tmp_path / "federated-attacks.md"
+    text = (ROOT / "docs" / "federated-attacks.md").read_text()
     page.write_text(text)
     for dataset in compare.TRIALS:
         folder = ROOT / "results" / f"federated-{dataset}"
