@@ -127,7 +127,8 @@ class Examiner:
     targets share it equally). It rests on no model of the votes, and takes SHA-256, which breaks ties, for random. An
     adversary who sends *crafted* clean inputs breaks the assumption, as does a change of the inputs' distribution.
 
-    *Not* bounded: naming the wrong user when somebody does attack; that is the posterior's, measured in docs/ledger.md.
+    *Not* bounded: naming the wrong user when somebody does attack; that is the posterior's, measured in
+    docs/development/convictions.md.
 
     Parameters
     ----------
