@@ -33,7 +33,7 @@ def stamp(cases):
     return stamped
 
 
-def main():
+def main(seed=0):
     """Fit, attack, decode, certify; return the figures that are printed."""
     X, y = load_breast_cancer(return_X_y=True)
     X_train, X_rest, y_train, y_rest = train_test_split(X, y, test_size=0.4, random_state=0, stratify=y)
@@ -50,7 +50,7 @@ def main():
     svc = make_pipeline(RobustScaler(), SVC())
     plain = svc.fit(X_train, y_train)
     # For eleven users the designer finds 11 models of 5 clinics each, the fewest possible (quadratic residues mod 11).
-    settings = {"n_attackers": 2, "utilization": 0.45, "classes": [MALIGNANT, BENIGN], "random_state": 0}
+    settings = {"n_attackers": 2, "utilization": 0.45, "classes": [MALIGNANT, BENIGN], "random_state": seed}
     coded = CodedClassifier(svc, **settings).fit(X_train, y_train, groups=clinics, validation=(X_own, y_own))
     alone = CodedClassifier(svc, **settings).fit(X_train, y_train, groups=clinics)
     votes = CodedClassifier(svc, decoder="plurality", **settings).fit(X_train, y_train, groups=clinics)

@@ -3,14 +3,16 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name):
+def run(name, **settings):
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.main()
+    return module.main(**settings)
 
 
 def find(figures, *words):
@@ -19,16 +21,15 @@ def find(figures, *words):
     return found
 
 
-def test_two_clinics_fool_one_model_and_the_plurality_but_not_the_decoder():
-    figures = run("tabular_users")
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+def test_two_clinics_fool_one_model_and_the_plurality_but_not_the_decoder(seed):
+    figures = run("tabular_users", seed=seed)
     assert find(figures, "one model", "triggered") < 0.1
     assert find(figures, "plurality", "triggered") < 0.1
     for source in ("decoder with trusted", "decoder without trusted"):
         assert find(figures, source, "triggered") > 0.9
         assert find(figures, source, "clean cases") > 0.9
-    # Without trusted cases it depends on the draw of what is held out: over 0.9 for four of six seeds, a third for two.
-    assert find(figures, "decoder with trusted", "certified against 2") > 0.8
-    assert find(figures, "decoder without trusted", "certified against 1") > 0.8
+        assert find(figures, source, "certified against 2") > 0.85
     assert find(figures, "suspects") == "clinic-03 clinic-07"
     assert find(figures, "somebody is suspected") < 0.1
     assert find(figures, "plurality", "certified against 2") == 0

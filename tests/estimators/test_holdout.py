@@ -10,11 +10,11 @@ from hypothesis.extra.numpy import arrays
 
 from codeward.codes import design
 from codeward.data import load_user_data
-from codeward.decoding import BayesDecoder, estimate_confusion
+from codeward.decoding import BayesDecoder, count_confusion, pool_counts, smooth_confusion
 from codeward.estimators._roles import (
     SHARE_CAP,
+    count_from_users,
     digest_rows,
-    estimate_from_users,
     find_contradicted,
     hold_out,
     list_rows,
@@ -58,19 +58,19 @@ def test_a_model_is_judged_by_its_judges_only_and_otherwise_like_the_others():
     judges = np.array([[0, 0, 1], [1, 0, 0], [0, 0, 0]], dtype=bool)
     rng = np.random.default_rng(0)
     owners, labels, votes = rng.integers(3, size=50), rng.integers(2, size=50), rng.integers(2, size=(50, 3))
-    confusion = estimate_from_users(votes, labels, owners, judges, 0, 2)
-    assert confusion[0] == pytest.approx(estimate_confusion(votes[owners == 2], labels[owners == 2], 2)[0])
-    assert confusion[1] == pytest.approx(estimate_confusion(votes[owners == 0], labels[owners == 0], 2)[1])
+    counts = count_from_users(votes, labels, owners, judges, 0, 2)
+    assert np.array_equal(counts[0], count_confusion(votes[owners == 2], labels[owners == 2], 2)[0])
+    assert np.array_equal(counts[1], count_confusion(votes[owners == 0], labels[owners == 0], 2)[1])
     both = np.concatenate([votes[owners == 2, :1], votes[owners == 0, 1:2]])
     together = np.concatenate([labels[owners == 2], labels[owners == 0]])
-    assert confusion[2] == pytest.approx(estimate_confusion(both, together, 2)[0])
+    assert np.array_equal(counts[2], count_confusion(both, together, 2)[0])
 
 
 def test_without_attackers_all_samples_count_alike():
     rng = np.random.default_rng(1)
     owners, labels, votes = rng.integers(4, size=90), rng.integers(3, size=90), rng.integers(3, size=(90, 5))
-    confusion = estimate_from_users(votes, labels, owners, np.ones((5, 4), dtype=bool), 0, 3)
-    assert confusion == pytest.approx(estimate_confusion(votes, labels, 3))
+    counts = count_from_users(votes, labels, owners, np.ones((5, 4), dtype=bool), 0, 3)
+    assert np.array_equal(counts, count_confusion(votes, labels, 3))
 
 
 @given(arrays(np.int64, (5, 3, 3), elements=st.integers(0, 9)), st.integers(0, 4))
@@ -140,6 +140,25 @@ def test_attackers_cannot_explain_their_attack_away(trusting, monkeypatch):
     triggered = code.pattern(attackers).astype(np.int64)
     votes[lies] = triggered
     validates = np.ones((code.n_models, 11), dtype=bool)
-    confusion = estimate_from_users(votes, labels, owners, validates, 2, 2)
+    confusion = smooth_confusion(pool_counts(count_from_users(votes, labels, owners, validates, 2, 2)))
     (found,) = BayesDecoder(code, confusion).decode(triggered[None]).labels
     assert found == (1 if trusting else 0)
+
+
+def test_models_that_differ_by_chance_share_their_counts_and_others_keep_theirs():
+    rng = np.random.default_rng(0)
+    truth, trials = np.array([0.1, 0.02]), 18
+    wrong = rng.binomial(trials, truth, (200, 11, 2))
+    alike = np.stack([np.stack([trials - wrong[..., 0], wrong[..., 0]], -1),
+                      np.stack([wrong[..., 1], trials - wrong[..., 1]], -1)], -2)  # fmt: skip
+
+    def miss(counts):
+        return np.mean([(counts[..., 0, 1] / trials - truth[0]) ** 2, (counts[..., 1, 0] / trials - truth[1]) ** 2])
+
+    pooled = np.array([pool_counts(counts) for counts in alike])
+    assert miss(pooled) < miss(alike) / 4
+    assert pooled.sum(axis=-1) == pytest.approx(trials)
+    # Half of the models never saw label 1: that is no chance.
+    ignorant = np.tile([[18, 0], [0, 18]], (10, 1, 1))
+    ignorant[5:, 1] = [18, 0]
+    assert np.abs(pool_counts(ignorant) - ignorant).max() < 1

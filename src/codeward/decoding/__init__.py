@@ -8,6 +8,7 @@ from codeward.decoding._assumptions import (
     check_votes,
     count_confusion,
     estimate_confusion,
+    pool_counts,
     smooth_confusion,
     uniform_prior,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "load_votes",
     "make_decoder",
     "name_attackers",
+    "pool_counts",
     "pool_evidence",
     "roc_curve",
     "save_scores",

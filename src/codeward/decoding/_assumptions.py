@@ -258,7 +258,7 @@ def estimate_confusion(
     return smooth_confusion(count_confusion(votes, labels, n_classes), smoothing)
 
 
-def smooth_confusion(counts: NDArray[np.int64], smoothing: float = 0.5) -> NDArray[np.float64]:
+def smooth_confusion(counts: NDArray[np.int64] | NDArray[np.float64], smoothing: float = 0.5) -> NDArray[np.float64]:
     """Turn counts of shape (m, c, c), added up over a data set, into the estimate of `estimate_confusion`.
 
     Examples
@@ -271,6 +271,34 @@ def smooth_confusion(counts: NDArray[np.int64], smoothing: float = 0.5) -> NDArr
         raise InputError(f"smoothing must be above 0, got {smoothing}: a zero cell would make a vote impossible")
     smooth = counts + float(smoothing)
     return np.asarray(smooth / smooth.sum(axis=2, keepdims=True), dtype=np.float64)
+
+
+def pool_counts(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Draw the counts (m, c, c) of each model towards those of all, as far as chance explains how models differ.
+
+    How often one model errs on one label, read off a dozen inputs, is mostly chance; a decoder that believes it takes
+    an attack for slips of the models that seem to err. The pooled part is the variance of error rates that equal models
+    would have over the one seen (at most 1): models as alike as chance allows share all their counts, models that know
+    different classes keep their own. Rows keep their sums, so that smoothing weighs as before.
+
+    Examples
+    --------
+    >>> pool_counts(np.array([[[4, 0], [0, 4]], [[3, 1], [0, 4]]]))[:, 0]
+    array([[3.5, 0.5],
+           [3.5, 0.5]])
+    >>> pool_counts(np.array([[[90, 0], [0, 90]], [[0, 90], [0, 90]]]))[:, 0].round()
+    array([[90.,  0.],
+           [ 0., 90.]])
+    """
+    totals = counts.sum(axis=2)
+    wrong = totals - counts.diagonal(axis1=1, axis2=2)
+    rates = (wrong.sum(axis=0) + 0.5) / (totals.sum(axis=0) + 1)
+    sizes = np.maximum(totals, 1)
+    seen = np.where(totals > 0, (wrong / sizes - rates) ** 2, 0.0).sum()
+    chance = np.where(totals > 0, rates * (1 - rates) / sizes, 0.0).sum() * (1 - 1 / len(counts))
+    pooled = min(1.0, chance / seen) if seen > 0 else 1.0
+    common = counts.sum(axis=0) / np.maximum(counts.sum(axis=(0, 2)), 1)[:, None]
+    return np.asarray((1 - pooled) * counts + pooled * totals[:, :, None] * common)
 
 
 def count_confusion(votes: ArrayLike, labels: ArrayLike, n_classes: int) -> NDArray[np.int64]:

@@ -14,11 +14,11 @@ from codeward._files import write_text_atomic
 from codeward.certificates import certify
 from codeward.codes import Code, count_attacker_sets
 from codeward.data import Samples, Schema, UserData
-from codeward.decoding import PluralityDecoder, VoteSet, estimate_confusion
+from codeward.decoding import PluralityDecoder, VoteSet, count_confusion, pool_counts, smooth_confusion
 from codeward.estimators._code_choice import CodeChoice
 from codeward.estimators._family import read_settings, train_family
 from codeward.estimators._guarded_plan import EXTRAPOLATION, GuardedPlan, plan_training
-from codeward.estimators._roles import Labelled, estimate_from_users, find_contradicted
+from codeward.estimators._roles import Labelled, count_from_users, find_contradicted
 from codeward.report import write_card as write_page
 from codeward.runs import (
     Card,
@@ -101,15 +101,16 @@ def vote_roles(
     fitted, owners = votes["validation"], roles.validation.owners
     assert fitted.labels is not None
     if owners is None:
-        confusion = estimate_confusion(fitted.votes, fitted.labels, data.n_classes)
+        counts = count_confusion(fitted.votes, fitted.labels, data.n_classes)
     else:
         matrix = _learn_from(code, data)
         # Held-out samples validate every model, training samples only models that never saw them.
         validates = ~matrix | roles.held_out
-        confusion = estimate_from_users(fitted.votes, fitted.labels, owners, validates, trimmed, data.n_classes)
+        counts = count_from_users(fitted.votes, fitted.labels, owners, validates, trimmed, data.n_classes)
         if roles.held_out:
             gone = find_contradicted(fitted.votes, fitted.labels, owners, matrix, trimmed)
             votes = {name: _leave_out(given, getattr(roles, name).owners, gone) for name, given in votes.items()}
+    confusion = smooth_confusion(pool_counts(counts))
     return {name: replace(given, confusion=confusion) for name, given in votes.items()}
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward.data import InputTable, UserData, sort_names
-from codeward.decoding import smooth_confusion
 from codeward.estimators._model_choice import as_matrix
 
 Rows = tuple[NDArray[np.int64], ...]
@@ -69,15 +68,15 @@ def _cap(rows: Rows) -> Rows:
     return tuple(own[:limit] for own in rows)
 
 
-def estimate_from_users(
+def count_from_users(
     votes: NDArray[np.int64],
     labels: NDArray[np.int64],
     owners: NDArray[np.int64],
     validates: NDArray[np.bool_],
     n_attackers: int,
     n_classes: int,
-) -> NDArray[np.float64]:
-    """Estimate confusion matrices (m, c, c) from users' samples, k of whom may want the estimate wrong.
+) -> NDArray[np.int64]:
+    """Count label and vote of each model, (m, c, c), on users' samples, k of whom may want the count wrong.
 
     For each model the errors are trimmed as `trim_errors` says. A model that nobody may validate takes the counts of
     all others together.
@@ -98,7 +97,7 @@ def estimate_from_users(
         np.add.at(by_user, (owners[heard], labels[heard], votes[heard, model]), 1)
         counts[model] = trim_errors(by_user, n_attackers)
     counts[~validates.any(axis=1)] = counts.sum(axis=0)
-    return smooth_confusion(counts)
+    return counts
 
 
 def trim_errors(by_user: NDArray[np.int64], n_attackers: int) -> NDArray[np.int64]:
