@@ -320,7 +320,7 @@ def _list_tiles(grid: Grid) -> list[tuple[str, str, str]]:
         for decoder, word in (("plurality", "a vote"), ("bayes", "the decoder")):
             shares = list_shares(run, top, decoder)
             if top and shares:
-                tiles.append((f"code c, {top} attackers: {word} is right", *sum_up_shares(shares)))
+                tiles.append((f"{run.code.n_models} models, {top} attackers: {word} is right", *sum_up_shares(shares)))
     return tiles
 
 
