@@ -2,12 +2,12 @@
 
 A seeded sample of small changes (``benchmarks/mutants.py``) to the functions that decide what is promised. The quick
 tests of a part are collected once; for each change a process is forked, the changed function is put in place of the
-original in its memory, and the tests run until one fails, with the compiler off (NUMBA_DISABLE_JIT=1) and few examples
-a property. No file is changed. A change that no test notices is printed; those that change nothing a test could see are
-listed with the reason in ``benchmarks/records/equivalent_mutants.json``.
+original in its memory, and the tests that call it run until one fails, with the compiler off (NUMBA_DISABLE_JIT=1)
+and few examples a property. No file is changed. A change that no test notices is printed; those that change nothing a
+test could see are listed with the reason in ``benchmarks/records/equivalent_mutants.json``.
 
-    python -m benchmarks.mutate [--sample 150] [--seed 0] [--only PART] [--match REGEX] [--again FILE] [-o FILE]
-        [--record FILE]
+    python -m benchmarks.mutate [--sample 150] [--seed 0] [--only PART] [--match REGEX] [--again FILE] [--jobs 1]
+        [-o FILE] [--record FILE]
 
 Not in any part: how the fitted decoders are tuned (``decoding/soft/_opinions.py`` and the fit itself), which is
 measured, not proved. What was measured is in ``benchmarks/records/mutants.json``; the share is that of the killed among
@@ -19,8 +19,12 @@ import json
 import os
 import random
 import re
+import resource
 import signal
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -134,7 +138,7 @@ LEFT_OUT = ("every_proposition", "torch_device", "missing_is_said[soft", "real_m
             "recorded_votes", "repeated_and_shuffled", "unlikely_hypotheses", "bagging", "sometimes_larger",
             "collective.py::test_patterns", "are_quick", "many_users_are_never_below", "learns_an_interaction",
             "is_the_log_likelihood_ratio")  # fmt: skip
-#: Examples of a property in one run, and how many times the undisturbed run's seconds a mutant gets.
+#: Examples of a property in one run, and how many times the seconds of the undisturbed tests a mutant gets.
 EXAMPLES, PATIENCE = 15, 5
 KILLED, SURVIVED = ("failed", "timeout"), "passed"
 
@@ -160,21 +164,20 @@ class _Few:
 class _Loop:
     """Runs the collected tests once for every mutant instead of once."""
 
-    def __init__(self, name: str, mutants: list[Mutant], reasons: dict[str, str]) -> None:
-        self.name, self.mutants, self.reasons = name, mutants, reasons
+    def __init__(self, name: str, mutants: list[Mutant], reasons: dict[str, str], jobs: int) -> None:
+        self.name, self.mutants, self.reasons, self.jobs = name, mutants, reasons, jobs
         self.verdicts: dict[str, list[Mutant]] = {}
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Fork, change, run; print what happened."""
-        verdict, seconds = _run(session, None, 1200)
-        if verdict != SURVIVED:
+        reach = _trace(session)
+        if reach is None:
             return True
-        print(f"{self.name}: {len(self.mutants)} mutants, {len(session.items)} tests, {seconds:.0f} s", flush=True)
+        print(f"{self.name}: {len(self.mutants)} mutants, {len(session.items)} tests", flush=True)
         self.verdicts = {"failed": [], "timeout": [], SURVIVED: [], "equivalent": []}
-        for mutant in self.mutants:
-            verdict = "equivalent"
-            if mutant.key not in self.reasons:
-                verdict, _ = _run(session, mutant, max(10.0, PATIENCE * seconds))
+        self.verdicts["equivalent"] = [mutant for mutant in self.mutants if mutant.key in self.reasons]
+        tried = [mutant for mutant in self.mutants if mutant.key not in self.reasons]
+        for mutant, verdict in _run(session, tried, reach, self.jobs):
             self.verdicts[verdict].append(mutant)
             if verdict == SURVIVED:
                 print(f"  survived: {mutant.module} {mutant.key}", flush=True)
@@ -195,36 +198,81 @@ class _Loop:
         }
 
 
-def _run(session: Any, mutant: Mutant | None, seconds: float) -> tuple[str, float]:
-    """Run the tests of a session in a forked process; "passed", "failed" or "timeout", and how long it took."""
-    begin = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.setsid()
-            quiet = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(quiet, 1)
-            os.dup2(quiet, 2)
-            if mutant is not None:
-                put_in_place(mutant)
-            for item in session.items:
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-                if session.testsfailed:
-                    break
-            code = int(session.testsfailed > 0)
-        finally:
-            os._exit(code)
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        spent = time.monotonic() - begin
-        if done:
-            return (SURVIVED if os.waitstatus_to_exitcode(status) == 0 else "failed"), spent
-        if spent > seconds:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return "timeout", spent
-        time.sleep(0.02)
+def _trace(session: Any) -> list[tuple[float, set[str]]] | None:
+    """Run the unchanged tests in a forked process; seconds of each and the functions it calls, None where one fails."""
+    with tempfile.TemporaryFile("w+") as file:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                _mute()
+                found = [_trace_one(item) for item in session.items]
+                json.dump(found, file)
+                file.flush()
+                code = int(session.testsfailed > 0)
+            finally:
+                os._exit(code)
+        if os.waitpid(child, 0)[1]:
+            return None
+        file.seek(0)
+        return [(seconds, set(called)) for seconds, called in json.load(file)]
+
+
+def _trace_one(item: Any) -> tuple[float, list[str]]:
+    """Run one test; its seconds of the processor and the functions of the package that it calls."""
+    codes: set[Any] = set()
+    begin = time.process_time()
+    sys.settrace(lambda frame, _event, _argument: codes.add(frame.f_code))
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    sys.settrace(None)
+    called = {f"{code.co_filename}:{code.co_qualname}" for code in codes if str(PACKAGE) in code.co_filename}
+    return time.process_time() - begin, sorted(called)
+
+
+def _run(session: Any, mutants: list[Mutant], reach: list[Any], jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Test every mutant in a forked process, ``jobs`` at a time; yields it with "passed", "failed" or "timeout".
+
+    Only the tests that call the changed function are run, the quickest first. Time is that of the processor: a busy
+    machine is no proof that a change was noticed.
+    """
+    waiting = list(reversed(mutants))
+    running: dict[int, Mutant] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            mutant = waiting.pop()
+            place = f"{SOURCE.joinpath(*mutant.module.split('.')).with_suffix('.py')}:{mutant.function}"
+            chosen = sorted((spent, number) for number, (spent, called) in enumerate(reach) if place in called)
+            limit = max(10.0, PATIENCE * sum(spent for spent, _ in chosen))
+            child = os.fork()
+            if child == 0:
+                _test(session, mutant, [session.items[number] for _, number in chosen], int(limit))
+            running[child] = mutant
+        child, status = os.waitpid(-1, 0)
+        if child in running:
+            code = os.waitstatus_to_exitcode(status)
+            yield running.pop(child), "timeout" if code == -signal.SIGXCPU else "failed" if code else SURVIVED
+
+
+def _test(session: Any, mutant: Mutant, items: list[Any], limit: int) -> None:
+    """Run tests against a change until one fails, and end this process."""
+    code = 1
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        _mute()
+        put_in_place(mutant)
+        for item in items:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            if session.testsfailed:
+                break
+        code = int(session.testsfailed > 0)
+    finally:
+        os._exit(code)
+
+
+def _mute() -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
 
 
 def find_mutants(part: str, wanted: set[tuple[str, str]] | None = None) -> list[Mutant]:
@@ -247,6 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--sample", type=int, default=150, help="mutants to try of each part")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
     parser.add_argument("--match", default="", help="regular expression that the key must contain")
     parser.add_argument("--again", type=Path, help="survivors of an earlier run (JSON) instead of a sample")
@@ -272,7 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         import pytest
 
-        loop = _Loop(name, sample, reasons)
+        loop = _Loop(name, sample, reasons, given.jobs)
         # Without the compiler NumPy warns where words of 64 bits wrap around.
         options = ["-q", "-s", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning", "-m", "not slow"]
         pytest.main([*options, *PARTS[name][1]], plugins=[_Few(), loop])
