@@ -112,7 +112,7 @@ def bound_codes(votes, prefer, first, pairs, labels, starts, models, sums, limit
                                 need = _sum_leads(first[i], pairs[i], a, other, e, rates)
                                 if need > 0:
                                     for j in range(n_models):
-                                        weights[j] = (votes[i, j] != a) + (votes[i, j] == e)
+                                        weights[j] = int(votes[i, j] != a) + int(votes[i, j] == e)
                                 in_first[a, e] = _fewest_users(weights, need, starts, models, histogram, limit)
                             found = max(found, in_first[a, e])
                     elif step[t, b] == 3:
