@@ -1,6 +1,6 @@
 """Charts and matrices as SVG elements in the page's own colours and letters: one builder for reports and notebooks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean, stdev
@@ -96,8 +96,11 @@ ATTACKER_STYLES = (
     Style("orange", False, "frame", "2 attackers"),
     Style("green", False, "square", "3 attackers"),
 )
+COLOURS = ("blue", "orange", "green", "gold")
 #: False alarms in percent at which ROC curves are drawn: further right there is nothing to choose from.
 ROC_TICKS = (0, 5, 10, 15, 20)
+#: What stands at the heights of a chart of shares.
+SHARES = {0.0: "0", 0.25: "25", 0.5: "50", 0.75: "75", 1.0: "100%"}
 
 
 def make_point(x: float, shares: Sequence[Share], name: str) -> Point:
@@ -145,9 +148,14 @@ def draw_roc(curves: dict[int, list[tuple[Sequence[float], Sequence[float]]]], l
 
 
 def draw_lines(
-    lines: Sequence[Line], label: str, x_label: str, x_ticks: Sequence[int], x_names: Sequence[str] | None = None
+    lines: Sequence[Line],
+    label: str,
+    x_label: str,
+    x_ticks: Sequence[int],
+    x_names: Sequence[str] | None = None,
+    y_names: Mapping[float, str] = SHARES,
 ) -> Drawing:
-    """Return a chart of shares between 0 and 100%; every line has its label at its end.
+    """Return a chart, of shares between 0 and 100% if nothing else is said; every line has its label at its end.
 
     Guarantees: text is escaped, ids are not used, and the same lines give the same bytes.
 
@@ -162,6 +170,8 @@ def draw_lines(
         At least two, rising.
     x_names : sequence of str, optional
         What stands at the ticks, where it is not their numbers.
+    y_names : mapping of float to str
+        What stands at which height between 0 and 1.
 
     Examples
     --------
@@ -172,7 +182,7 @@ def draw_lines(
     drawn = [line for line in lines if line.points]
     # Room for the longest label: letters are about this wide.
     right = _WIDTH - 20 - 6.3 * max((len(line.label) for line in drawn), default=0)
-    body = _draw_axes(x_label, x_ticks, right, x_names or [str(tick) for tick in x_ticks])
+    body = _draw_axes(x_label, x_ticks, right, x_names or [str(tick) for tick in x_ticks], y_names)
     ends = []
     for place, line in enumerate(drawn):
         shift = (place - (len(drawn) - 1) / 2) * _DODGE
@@ -221,19 +231,19 @@ def draw_sample(style: Style) -> Drawing:
     )
 
 
-def _draw_axes(x_label: str, x_ticks: Sequence[int], right: float, x_names: Sequence[str]) -> str:
-    bottom, heights = HEIGHT - _BOTTOM, {share: place_y(share / 100) for share in (0, 25, 50, 75, 100)}
-    rules = "".join(f"M{_LEFT} {y:g}H{right + 8:.1f}" for share, y in heights.items() if share)
-    shares = "".join(
-        f'<text x="{_LEFT - 6}" y="{y + 3.5:g}">{share}{"%" * (share == 100)}</text>' for share, y in heights.items()
-    )
+def _draw_axes(
+    x_label: str, x_ticks: Sequence[int], right: float, x_names: Sequence[str], y_names: Mapping[float, str]
+) -> str:
+    bottom, heights = HEIGHT - _BOTTOM, {place_y(share): name for share, name in y_names.items()}
+    rules = "".join(f"M{_LEFT} {y:g}H{right + 8:.1f}" for y in heights if y != bottom)
+    shares = "".join(f'<text x="{_LEFT - 6}" y="{y + 3.5:g}">{name}</text>' for y, name in heights.items())
     names = "".join(
         f'<text x="{_place_x(tick, x_ticks, right):.1f}" y="{bottom + 14}">{escape(name)}</text>'
         for tick, name in zip(x_ticks, x_names, strict=True)
     )
     names += f'<text x="{(_LEFT + right) / 2:.1f}" y="{HEIGHT - 6}">{escape(x_label)}</text>'
     return (
-        f'<path class="rule" d="{rules}"></path><path class="axis" d="M{_LEFT} {heights[0]:g}H{right + 8:.1f}"></path>'
+        f'<path class="rule" d="{rules}"></path><path class="axis" d="M{_LEFT} {bottom:g}H{right + 8:.1f}"></path>'
         f'<g text-anchor="end">{shares}</g><g text-anchor="middle">{names}</g>'
     )
 

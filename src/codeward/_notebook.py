@@ -28,6 +28,12 @@ _STYLE = (
 )
 
 
+def check_drawing_path(path: str | os.PathLike[str] | None) -> None:
+    """Refuse a file name that is not of an SVG file, before any work is done; None asks for no file."""
+    if path is not None and Path(path).suffix.lower() != ".svg":
+        raise InputError(f"{path}: drawings are written as .svg")
+
+
 class Drawing(str):
     """An SVG element as text: pages take it in as it is, notebooks show it, `save` writes a file that stands alone.
 
@@ -56,9 +62,8 @@ class Drawing(str):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as an ``.svg`` file, atomically."""
+        check_drawing_path(path)
         target = Path(path)
-        if target.suffix.lower() != ".svg":
-            raise InputError(f"{target}: drawings are written as .svg")
         write_text_atomic(target, self.stand_alone())
         return target
 

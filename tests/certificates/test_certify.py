@@ -7,7 +7,7 @@ import pytest
 
 import codeward
 from codeward._errors import InputError
-from codeward.certificates import certified_accuracy, certify, join_certificates, plot_certified_accuracy
+from codeward.certificates import certified_accuracy, certify, join_certificates
 from codeward.certificates._coverage import attack_greedily, bound_users, solve_users
 from codeward.certificates._pointwise import default_attackers
 from codeward.codes import Code
@@ -197,21 +197,12 @@ def test_certified_accuracy_counts_right_and_certified_inputs_of_all():
         certified_accuracy(result, [1])
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_curves_are_drawn_to_the_same_bytes_each_time(tmp_path, suffix):
-    curve = certified_accuracy(certify(np.zeros((3, 4), dtype=int), PLANE))
-    paths = [tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"]
-    for path in paths:
-        plot_certified_accuracy({"plurality": curve, "again": curve}, path)
-    assert paths[0].stat().st_size > 500
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-
-
-def test_a_plot_needs_a_known_suffix_and_a_curve(tmp_path):
-    with pytest.raises(InputError, match="png"):
-        plot_certified_accuracy({}, tmp_path / "a.txt")
-    with pytest.raises(InputError, match="no curves"):
-        plot_certified_accuracy({}, tmp_path / "a.png")
+def test_a_curve_is_drawn_with_its_counts():
+    found = certify(np.array([[0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]]), PLANE)
+    picture = certified_accuracy(found, [0, 0, 0]).plot()
+    assert "k = 0: 66.7% (2 of 3)" in picture
+    assert picture.count("<circle") == certified_accuracy(found).attackers.size
+    assert found.plot().count("<circle") == certified_accuracy(found).attackers.size
 
 
 def test_without_a_limit_the_search_goes_as_far_as_sets_and_prior_allow():

@@ -16,7 +16,6 @@ from codeward.codes import (
     list_named_codes,
     named_code,
     partition_code,
-    plot_code,
     random_separable_code,
     shifted_hash_code,
     sketch_code,
@@ -152,17 +151,7 @@ def test_the_sketch_shows_every_cell():
     assert "showing 40 of 50 models and 10 of 50 users" in sketch_code(Code(np.eye(50)), width=10)
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_plots_are_written_and_repeatable(tmp_path, suffix):
-    code = named_code("c")
-    plot_code(code, tmp_path / f"one.{suffix}")
-    plot_code(code, tmp_path / f"two.{suffix}")
-    head = (tmp_path / f"one.{suffix}").read_bytes()[:100]
-    assert (b"<?xml" in head) if suffix == "svg" else head.startswith(b"\x89PNG")
-    if suffix == "png":
-        assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
-
-
-def test_a_plot_of_another_kind_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"\.svg, \.png or \.pdf"):
-        plot_code(named_code("a"), tmp_path / "code.gif")
+def test_a_large_code_is_drawn_by_its_ones_alone():
+    picture = Code(np.eye(300)).plot()
+    assert picture.count("h6v6") == 300
+    assert "<text" not in picture

@@ -9,7 +9,6 @@ from codeward.certificates._certificates import (
     certified_accuracy,
     join_certificates,
     parse_floor,
-    plot_certified_accuracy,
 )
 from codeward.certificates._collective import CollectiveCertificate, certify_collective
 from codeward.certificates._pointwise import Agreement, certify, certify_agreement, is_agreement_affordable
@@ -42,6 +41,5 @@ __all__ = [
     "is_agreement_affordable",
     "join_certificates",
     "parse_floor",
-    "plot_certified_accuracy",
     "referee",
 ]

@@ -1,8 +1,7 @@
 """What a certificate says: radii with the attack that breaks each, and certified accuracy against k."""
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, UnmetError
-from codeward._figures import check_plot_path, save_figure
-from codeward._notebook import Displayed, Sheet
+from codeward._notebook import Displayed, Drawing, Sheet
 
 #: The two threat models: hit models all say one target, or each says anything (NOTATION.md).
 Threat = Literal["deterministic", "arbitrary"]
@@ -148,21 +146,15 @@ class Certificates(Displayed):
         return f"lower bound: neither an attack by {k + 1} users nor a proof that there is none was found in time"
 
     def _sheet(self) -> Sheet:
-        from codeward._charts import ATTACKER_STYLES, Line, draw_lines, make_point
-
         columns = {
             "label": self.labels.tolist(),
             "radius": self.radius.tolist(),
             "exact": self.exact.tolist(),
             "why not more": [self.reason(index) for index in range(len(self))],
         }
-        total, sizes = max(len(self), 1), range(int(self.radius.max(initial=0)) + 2)
-        held = [{"count": int(((self.radius >= k) & (self.labels >= 0)).sum()), "of": total} for k in sizes]
-        points = tuple(make_point(k, [share], f"k = {k}") for k, share in enumerate(held))
-        line = Line(self.decoder, ATTACKER_STYLES[1].kind, False, ATTACKER_STYLES[1].marker, points)
-        label = "Share of inputs whose label no k users can change"
-        title = f"{self.decoder}, threat model {self.threat}: {label.lower()}, of {len(self):,}"
-        return Sheet(title, columns, lambda: draw_lines([line], label, "attackers k", sizes))
+        what = "share of inputs whose label no k users can change"
+        title = f"{self.decoder}, threat model {self.threat}: {what}, of {len(self):,}"
+        return Sheet(title, columns, lambda: certified_accuracy(self).plot())
 
 
 def join_certificates(parts: list[Certificates]) -> Certificates:
@@ -200,7 +192,7 @@ def _join(parts: list[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
 
 
 @dataclass(frozen=True, eq=False)
-class CertifiedCurve:
+class CertifiedCurve(Displayed):
     """Share of all inputs that are right and certified against k users, for k = 0, 1, ...
 
     Attributes
@@ -231,6 +223,24 @@ class CertifiedCurve:
         """Return the share certified against ``n_attackers`` users; 0 past the end, where nothing is certified."""
         here = np.flatnonzero(self.attackers == n_attackers)
         return float(self.accuracy[here[0]]) if here.size else 0.0
+
+    def _sheet(self) -> Sheet:
+        columns = {"attackers": self.attackers.tolist(), "certified": self.accuracy.tolist()}
+        what = f"certified share of {self.n_inputs:,} inputs by number of attackers"
+        return Sheet(f"{self.decoder}, threat model {self.threat}: {what}", columns, self._draw)
+
+    def _draw(self) -> Drawing:
+        from codeward._charts import ATTACKER_STYLES, Line, draw_lines, make_point
+
+        counts = np.rint(self.accuracy * self.n_inputs).astype(int).tolist()
+        points = tuple(
+            make_point(k, [{"count": count, "of": max(self.n_inputs, 1)}], f"k = {k}")
+            for k, count in zip(self.attackers.tolist(), counts, strict=True)
+        )
+        line = Line(self.decoder, ATTACKER_STYLES[1].kind, False, ATTACKER_STYLES[1].marker, points)
+        step = -(-len(points) // 12)  # there is room for so many numbers
+        ticks = range(0, max(2, len(points)) - 1 + step, step)
+        return draw_lines([line], "Certified share by number of attackers", "attackers k", ticks)
 
 
 @dataclass(frozen=True)
@@ -315,35 +325,3 @@ def certified_accuracy(
     attackers = np.arange(top + 1, dtype=np.int64)
     held = right[:, None] & (certificates.radius[:, None] >= attackers)
     return CertifiedCurve(attackers, held.mean(axis=0), len(certificates), certificates.threat, certificates.decoder)
-
-
-def plot_certified_accuracy(curves: Mapping[str, CertifiedCurve], path: str | os.PathLike[str]) -> None:
-    """Draw the curves, one step line a name, to an image file (.png, .svg or .pdf); needs matplotlib.
-
-    Examples
-    --------
-    >>> from codeward import Code, certify
-    >>> found = certify([[1, 1]], Code([[1, 0], [0, 1]]))
-    >>> plot_certified_accuracy({"plurality": certified_accuracy(found)}, "curve.svg")  # doctest: +SKIP
-    """
-    check_plot_path(path)
-    if not curves:
-        raise InputError("no curves to plot")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("plots need matplotlib: install codeward[plot]") from error
-    figure: Any = Figure(figsize=(6.4, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for name, curve in curves.items():
-        axes.step(curve.attackers, 100 * curve.accuracy, where="post", marker="o", markersize=3, label=name)
-    axes.set_xlabel("attackers k")
-    axes.set_ylabel("certified, % of all inputs")
-    axes.set_ylim(0, 102)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    # No date and no random ids in the file: the same curves give the same bytes.
-    save_figure(figure, path)

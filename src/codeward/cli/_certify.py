@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from codeward._errors import InputError
+from codeward._notebook import check_drawing_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def certify(
     fail_under: list[str] = typer.Option(
         [], "--fail-under", help="k=1:0.80: exit 1 if less than 80% is right and certified at k = 1; repeatable."
     ),
-    plot: Path = typer.Option(None, "--plot", help="Draw the certified share against k: .png, .svg or .pdf."),
+    plot: Path = typer.Option(None, "--plot", help="Draw the certified share against k to this .svg file."),
     output: Path = typer.Option(None, "--output", "-o", help="Certificate per input: .jsonl, .csv or .npz."),
     force: bool = typer.Option(False, "--force", help="Certify although the votes are of another code."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as one JSON object."),
@@ -77,7 +78,7 @@ def certify(
 
     Example: codeward certify votes.npz --code code.csv --threat arbitrary --plot certified.svg -o certified.jsonl
     """
-    from codeward.certificates import parse_floor, plot_certified_accuracy
+    from codeward.certificates import parse_floor
     from codeward.cli._certified import Tally, open_certificates, show_summary
     from codeward.cli._clean_votes import open_votes
 
@@ -102,8 +103,7 @@ def certify(
         raise InputError(f"--max-attackers must be at least 1, got {max_attackers}")
     if not time_limit >= 0:
         raise InputError(f"--time-limit must be 0 or more seconds, got {time_limit}")
-    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"{plot}: a plot ends in .png, .svg or .pdf")
+    check_drawing_path(plot)
     floors = [parse_floor(text) for text in fail_under]
     source = open_votes(votes, code, force)
     reader, the_code = source.reader, source.code
@@ -130,7 +130,7 @@ def certify(
     kept = _find_agreement(source, chosen, n_classes, max_attackers, as_json) if origin else None
     what = "certified accuracy" if reader.has_labels else "certified share"
     if plot is not None:
-        plot_certified_accuracy({f"{tally.last.decoder}, {threat}": tally.curve()}, plot)
+        tally.curve().plot().save(plot)
     facts: dict[str, Any] = {
         "votes": str(votes),
         "decoder": tally.last.decoder,

@@ -49,9 +49,7 @@ def design(
         False, "--reproducible", help="End by work done, not by the clock: the same code on a busy machine."
     ),
     output: Path = typer.Option(None, "--output", "-o", help="Write the code to this .csv, .npy or .json file."),
-    curve: Path = typer.Option(
-        None, "--curve", help="Draw models against utilization for k = 1..4 to this .svg, .png or .pdf file."
-    ),
+    curve: Path = typer.Option(None, "--curve", help="Draw models against utilization for k = 1..4 to this .svg file."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of the card."),
 ) -> None:
     """Find the code with fewest sub-models for a guarantee, verified, with a lower bound.
@@ -69,7 +67,7 @@ def design(
     from codeward.codes import inspect
 
     _check_suffix(output, (".csv", ".npy", ".json"))
-    _check_suffix(curve, (".svg", ".png", ".pdf"))
+    _check_suffix(curve, (".svg",))
     sizes = None if weights is None else _read_weights(weights)
     with show_progress("designing", time_limit, quiet=as_json) as progress:
         found = design_code(
@@ -93,7 +91,8 @@ def design(
         from codeward.codes import compare_models, plot_trade_off
 
         with show_progress("drawing", time_limit, quiet=as_json) as progress:
-            plot_trade_off(compare_models(users, seconds=time_limit, seed=seed, progress=progress), users, curve)
+            points = compare_models(users, seconds=time_limit, seed=seed, progress=progress)
+        plot_trade_off(points, users).save(curve)
     inspection = _add_verified(inspect(found.code), found)
     if as_json:
         result: dict[str, Any] = inspection.to_json()

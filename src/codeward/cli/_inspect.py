@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from codeward._figures import show_percent
+from codeward._notebook import check_drawing_path
 
 if TYPE_CHECKING:
     from codeward.codes import Inspection
@@ -17,7 +18,7 @@ def inspect(
     max_attackers: int = typer.Option(
         None, "--max-attackers", "-k", min=1, help="Examine coalitions up to this size; without it, as far as it pays."
     ),
-    plot: Path = typer.Option(None, "--plot", help="Draw the matrix to this .svg, .png or .pdf file."),
+    plot: Path = typer.Option(None, "--plot", help="Draw the matrix to this .svg file."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of the card."),
 ) -> None:
     """Print what a code guarantees: how many colluding users it detects, corrects and tracks, and its margins.
@@ -27,12 +28,11 @@ def inspect(
     from codeward.codes import Code
     from codeward.codes import inspect as inspect_code
 
+    check_drawing_path(plot)
     loaded = Code.load(code)
     inspection = inspect_code(loaded, max_attackers)
     if plot:
-        from codeward.codes import plot_code
-
-        plot_code(loaded, plot)
+        loaded.plot().save(plot)
     if as_json:
         print(json.dumps(inspection.to_json()))
         return

@@ -21,7 +21,6 @@ from codeward.codes._inspection import (
     TradeOff,
     compare_models,
     inspect,
-    plot_code,
     plot_trade_off,
     sketch_code,
 )
@@ -78,7 +77,6 @@ __all__ = [
     "named_code",
     "pack_words",
     "partition_code",
-    "plot_code",
     "plot_trade_off",
     "random_separable_code",
     "shifted_hash_code",

@@ -125,9 +125,10 @@ class Code(Displayed):
     def _sheet(self) -> Sheet:
         from codeward._charts import draw_matrix
 
+        small = self.matrix.size > 50_000  # past that no cell is seen anyhow
         columns = {self.user_name(user): self.column(user).astype(int).tolist() for user in range(self.n_users)}
         title = f"{self.n_models} sub-models, each of at least {self.row_weight} of {self.n_users} users"
-        return Sheet(title, columns, lambda: draw_matrix(self.matrix, self.users), drawn=True)
+        return Sheet(title, columns, lambda: draw_matrix(self.matrix, self.users, small=small), drawn=True)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Code):

@@ -1,17 +1,18 @@
 """Everything a code guarantees in one place (largest k of each property, margins, bound, witnesses), and its pictures.
 
-Pictures: a code in the terminal and as SVG, PNG or PDF in the style of the paper; models against utilization.
+Pictures: a code in the terminal; models against utilization.
 """
 
-import os
 from dataclasses import dataclass
+from math import ceil, log10
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward._charts import COLOURS, Line, Marker, Point, draw_lines
 from codeward._errors import TooLargeError
-from codeward._figures import check_plot_path, save_figure
+from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.codes._code import Code
 from codeward.codes._conflicts import look_up_margin
@@ -268,44 +269,6 @@ def sketch_code(code: Code, width: int = 100, height: int = 40) -> str:
     return "\n".join(lines)
 
 
-def plot_code(code: Code, path: str | os.PathLike[str], title: str = "") -> None:
-    """Write the matrix as ``.svg``, ``.png`` or ``.pdf``: black is one, white is zero, axes labelled.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     plot_code(Code([[1, 0], [0, 1]]), Path(folder, "code.svg"))
-    ...     Path(folder, "code.svg").exists()
-    True
-    """
-    check_plot_path(path)
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    m, n = code.matrix.shape
-    cell = min(0.28, 14 / max(m, n))
-    figure = Figure(figsize=(1.2 + cell * n, 1.2 + cell * m), layout="constrained")
-    axes = figure.add_subplot()
-    axes.imshow(code.matrix, cmap="gray_r", vmin=0, vmax=1, aspect="equal", interpolation="nearest")
-    if max(m, n) <= 64:  # finer grids turn into grey
-        axes.set_xticks([j - 0.5 for j in range(n + 1)], minor=True)
-        axes.set_yticks([i - 0.5 for i in range(m + 1)], minor=True)
-        axes.grid(which="minor", color="0.8", linewidth=0.5)
-        axes.tick_params(which="minor", length=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=min(n, 16)))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=min(m, 16)))
-    if code.users and n <= 24:
-        axes.set_xticks(range(n), labels=list(code.users), rotation=60, ha="right")
-    if code.models and m <= 40:
-        axes.set_yticks(range(m), labels=list(code.models))
-    axes.set_xlabel("user")
-    axes.set_ylabel("sub-model")
-    axes.set_title(title or code.construction or f"{m} sub-models, {n} users", fontsize=9)
-    save_figure(figure, path)
-
-
 #: Row weights sampled for each k, evenly from 1 to n - k.
 SAMPLES = 10
 #: Codes with more models are off the chart: nobody trains them.
@@ -366,35 +329,29 @@ def compare_models(
     return points
 
 
-def plot_trade_off(points: list[TradeOff], n_users: int, path: str | os.PathLike[str]) -> None:
-    """Draw models (logarithmic) against utilization as ``.svg``, ``.png`` or ``.pdf``, one colour a k.
+def plot_trade_off(points: list[TradeOff], n_users: int) -> Drawing:
+    """Draw models (logarithmic) against utilization, a colour a k: paper dashed, designer full, bound hollow.
 
     Examples
     --------
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> points = [TradeOff(1, 2, 3, 3, 3), TradeOff(1, 3, 4, 3, 3)]
-    >>> with TemporaryDirectory() as folder:
-    ...     plot_trade_off(points, 6, Path(folder, "curve.svg"))
-    ...     Path(folder, "curve.svg").exists()
-    True
+    >>> plot_trade_off([TradeOff(1, 2, 3, 3, 3), TradeOff(1, 3, 4, 3, 3)], 6)
+    <Drawing: Sub-models that correct k attackers among 6 users>
     """
-    check_plot_path(path)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.add_subplot()
+    top = ceil(log10(max((max(point.paper, point.ours) for point in points), default=10)))
+    looks: tuple[tuple[str, bool, Marker], ...] = (
+        ("paper", True, "ring"),
+        ("ours", False, "disc"),
+        ("bound", False, "frame"),
+    )
+    lines = []
     for k in sorted({point.n_attackers for point in points}):
-        here = [point for point in points if point.n_attackers == k]
-        share = [point.row_weight / n_users for point in here]
-        colour = f"C{k - 1}"
-        axes.plot(share, [point.paper for point in here], ":", color=colour, label=f"k = {k}, paper")
-        axes.plot(share, [point.ours for point in here], "o-", color=colour, markersize=4, label=f"k = {k}, designer")
-        axes.plot(share, [point.bound for point in here], "--", color=colour, linewidth=0.8, label=f"k = {k}, bound")
-    axes.set_yscale("log")
-    axes.set_xlabel("utilization r / n")
-    axes.set_ylabel("sub-models m")
-    axes.set_title(f"Sub-models that correct k attackers among {n_users} users", fontsize=10)
-    figure.legend(fontsize=7, ncols=max(1, len({point.n_attackers for point in points})), loc="outside lower center")
-    axes.grid(which="both", color="0.9", linewidth=0.5)
-    save_figure(figure, path)
+        for name, dashed, marker in looks:
+            values = [(point.row_weight, getattr(point, name)) for point in points if point.n_attackers == k]
+            places = tuple(
+                Point(100 * r / n_users, log10(m) / top, None, f"k = {k}, {name}, row weight {r}: {m:,}")
+                for r, m in values
+            )
+            lines.append(Line(f"{name}, k={k}", COLOURS[(k - 1) % len(COLOURS)], dashed, marker, places))
+    names = {decade / top: f"{10**decade:,}" for decade in range(top + 1)}
+    label = f"Sub-models that correct k attackers among {n_users} users"
+    return draw_lines(lines, label, "utilization r / n, %", (0, 25, 50, 75, 100), y_names=names)
