@@ -155,21 +155,20 @@ def make_targets(folder: Path) -> dict[str, tuple[list[bytes], Callable[[bytes],
     forget = reading("revoked/revocation.json", lambda _: load_revocation(revoked.path))
     targets["revocation"] = ([revoked.revocation_file.read_bytes()], forget)
 
-    # Packed results: index and columns, with the digest of the latter filled in.
+    # Packed results: the lines of the index, then the columns.
     plain = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
     packed, _ = pack_setting(folder, "digits-iid")
-    index, columns = gzip.decompress(packed.index_file.read_bytes()), packed.votes_file.read_bytes()
-    seed = index.replace(hashlib.sha256(columns).hexdigest().encode(), b"DIGEST") + CUT + split_archive(columns)
+    first, _, columns = split_archive(packed.file.read_bytes()).partition(CUT)
+    seed = first[first.index(b'{"format') :] + CUT + columns
     for file, content in plain.items():  # the cell is read as plain files too
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
 
     def unpack(data: bytes) -> None:
         lines, _, members = data.partition(CUT)
-        columns = join_archive(members)
-        lines = lines.replace(b"DIGEST", hashlib.sha256(columns).hexdigest().encode())
-        packed.index_file.write_bytes(gzip.compress(lines, 1))
-        packed.votes_file.write_bytes(columns)
+        index = io.BytesIO()
+        np.save(index, np.frombuffer(lines, dtype=np.uint8))
+        packed.file.write_bytes(join_archive(b"index.npy\n" + index.getvalue() + CUT + members))
         for name in (found := PackedSetting(packed.path)).runs[:3]:
             found.unpack_run(name, folder / "unpacked")
             walk(PackedRun(found, name))

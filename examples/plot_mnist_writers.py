@@ -16,13 +16,15 @@ The images are not part of this repository. This page reads the records that the
 # The simplest code deals people to groups, one model a group: whoever cheats spoils one model. More groups withstand
 # more cheaters, and each model knows less.
 
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from codeward.runs import read_record_folder
+
 folder = next(place for place in (Path("results/writers"), Path("../results/writers")) if place.is_dir())
-records = {number: json.loads((folder / f"partition-{number}.json").read_text()) for number in (12, 50, 100, 539)}
+kept = read_record_folder(folder)
+records = {number: kept[f"partition-{number}.json"] for number in (12, 50, 100, 539)}
 
 figure, axis = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
 for (number, record), color in zip(records.items(), ("#9aa5b1", "#3b6ea5", "#1f7a4d", "#c8403a"), strict=True):
@@ -56,7 +58,7 @@ for number, record in records.items():
 # leave a pattern of their own. Here one, two, three and ten people put a patch on all their images and gave them one
 # label.
 
-attack = json.loads((folder / "attack-track2-48.json").read_text())
+attack = kept["attack-track2-48.json"]
 cells = {int(number): cell for number, cell in attack["cells"].items() if int(number)}
 
 figure, axis = plt.subplots(figsize=(6.5, 3), layout="constrained")

@@ -5,8 +5,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.federated_attacks._records import pack, run_cells, write_docs, write_tables
+from benchmarks.federated_attacks._records import run_cells, write_docs, write_tables
 from benchmarks.federated_attacks._trial import MARGINS, TRIALS
+from codeward.runs import pack_record_folder
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
         trial = replace(trial, images_per_user=options.images_per_user)
     if not options.docs:
         run_cells(trial, options.seeds, options.attackers, folder)
-        pack(folder)
+        pack_record_folder(folder)
     tables = write_tables(folder)
     print(tables)
     if options.docs:

@@ -20,8 +20,7 @@ from benchmarks.federated_attacks._trial import USERS, Trial, find_code, prepare
 from codeward._files import write_text_atomic
 from codeward.data import DatasetPair
 from codeward.experiments import load_pair
-from codeward.reproduction import read_lines, write_lines
-from codeward.runs import describe_machine, load_record, save_record
+from codeward.runs import describe_machine, read_record_folder, save_record
 
 #: What records call the defence that is no rule of Flower's.
 CODED = "codeward"
@@ -92,18 +91,7 @@ def list_cells(
 
 def load_all(folder: Path) -> dict[str, dict[str, Any]]:
     """Read all records by name: those of ``records.jsonl.gz``, and files that came after it was packed."""
-    packed = folder / "records.jsonl.gz"
-    found = {entry["file"]: entry["json"] for entry in (read_lines(packed) if packed.exists() else [])}
-    found |= {file.name: load_record(file) for file in folder.glob("seed*.json")}
-    return dict(sorted(found.items()))
-
-
-def pack(folder: Path) -> None:
-    """Put all records of a folder into ``records.jsonl.gz``, and remove their files."""
-    found = load_all(folder)
-    write_lines(folder / "records.jsonl.gz", [{"file": name, "json": record} for name, record in found.items()])
-    for name in found:
-        (folder / name).unlink(missing_ok=True)
+    return {name: record for name, record in read_record_folder(folder).items() if name.startswith("seed")}
 
 
 def load_figures(folder: Path) -> Found:

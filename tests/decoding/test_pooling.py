@@ -70,7 +70,7 @@ def test_a_batch_names_who_one_input_leaves_open():
 
 @pytest.mark.parametrize("setting", ["mnist-iid", "cifar10-iid"])
 def test_recorded_votes_have_the_labels_and_alarms_of_one_by_one(setting):
-    (packed,) = [found for found in list_packed(RESULTS) if found.votes_file.stem == setting]
+    (packed,) = [found for found in list_packed(RESULTS) if found.path.name == setting]
     named, alarms = np.zeros(2), 0
     for run in packed.runs:
         code, place = packed.load_code(run), f"{run}/votes/repeat0-attackers1"

@@ -1,8 +1,6 @@
 """Packed results give back what was there, and refuse what they cannot keep."""
 
-import hashlib
 import json
-import shutil
 import zipfile
 
 import numpy as np
@@ -17,10 +15,9 @@ from codeward.reproduction import (
     PackedSetting,
     list_packed,
     pack_setting,
-    read_lines,
     unpack_setting,
-    write_lines,
 )
+from codeward.runs import format_lines, pack_record_folder, parse_lines, read_record_folder, write_lines
 
 
 def make_run(place, seed=0, scores=None):
@@ -58,11 +55,11 @@ def test_what_is_unpacked_is_what_was_packed_byte_for_byte(tmp_path):
     before = read_all(tmp_path)
     packed, left_out = pack_setting(tmp_path, "digits-iid")
     assert left_out == {}
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["digits-iid.jsonl.gz", "digits-iid.npz"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["digits-iid.runs.npz"]
     first = read_all(tmp_path)
     # 2 runs x 2 cells x 6 models, of which one a run is always the same: 2 x (2 x 5 + 1) columns.
-    with np.load(packed.votes_file) as arrays:
-        assert sorted((name, len(arrays[name])) for name in arrays.files) == [
+    with np.load(packed.file) as arrays:
+        assert sorted((name, len(arrays[name])) for name in arrays.files if name != "index") == [
             ("labels-uint8-40", 2),
             ("labels-uint8-41", 2),
             ("votes-uint8-40", 22),
@@ -122,29 +119,23 @@ def test_a_crash_between_packing_and_removing_loses_nothing(tmp_path, monkeypatc
 def test_packed_files_that_are_none_are_refused_in_one_line(tmp_path):
     make_run(tmp_path / "digits-iid" / "a")
     packed, _ = pack_setting(tmp_path, "digits-iid")
-    vote_file = "a/votes/repeat0-attackers0-clean.npz"
-    other = tmp_path / "other-iid.npz"
-    shutil.copy(packed.index_file, tmp_path / "other-iid.jsonl.gz")
-    other.write_bytes(packed.votes_file.read_bytes() + b" ")
-    with pytest.raises(InputError, match=r"not the votes that other-iid\.jsonl\.gz is about"):
-        PackedSetting(tmp_path / "other-iid").load_votes(vote_file)
     with pytest.raises(InputError, match=r"no b/config\.yaml in it"):
         packed.read_text("b/config.yaml")
     with pytest.raises(InputError, match="no vote file"):
         packed.load_votes("a/config.yaml")
     with pytest.raises(InputError, match="no run b in it, but a"):
         packed.unpack_run("b", tmp_path / "b")
-    head, *lines = read_lines(packed.index_file)
+    head, *lines = read_index(packed)
     for name in ("../../stolen.json", "a/../../votes/x.json", "../config.yaml", "a/store/x.json"):
-        write_lines(packed.index_file, [head, *lines, {"file": name, "text": ""}])
+        write_index(packed, [head, *lines, {"file": name, "text": ""}])
         with pytest.raises(InputError, match="is no file of a run"):
             unpack_setting(tmp_path, "digits-iid")
     for content in ([], [3], [{"format": "else"}], [head, {"text": ""}], [head, 3]):
-        write_lines(packed.index_file, content)
-        with pytest.raises(InputError, match="not a codeward-results/1 file"):
+        write_index(packed, content)
+        with pytest.raises(InputError, match="not a codeward-results/2 file"):
             _ = PackedSetting(packed.path).files
-    packed.index_file.write_bytes(b"\x1f\x8b nonsense")
-    with pytest.raises(InputError, match="not readable"):
+    packed.file.write_bytes(packed.file.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"not a \.npz file"):
         _ = PackedSetting(packed.path).files
 
 
@@ -164,10 +155,21 @@ def test_the_command_packs_and_unpacks_a_grid(tmp_path, capsys):
     assert read_all(tmp_path) == before
 
 
+def read_index(packed):
+    with np.load(packed.file) as arrays:
+        return parse_lines(arrays["index"].tobytes(), "index")
+
+
+def write_index(packed, lines):
+    with np.load(packed.file) as arrays:
+        columns = {name: arrays[name] for name in arrays.files}
+    np.savez(packed.file, **columns | {"index": np.frombuffer(format_lines(lines), dtype=np.uint8)})
+
+
 def spoil(packed, **changes):
     """Write the index again with entries changed: by file, what they become."""
-    head, *entries = read_lines(packed.index_file)
-    write_lines(packed.index_file, [head, *({**entry, **changes.get(entry["file"], {})} for entry in entries)])
+    head, *entries = read_index(packed)
+    write_index(packed, [head, *({**entry, **changes.get(entry["file"], {})} for entry in entries)])
     return PackedSetting(packed.path)
 
 
@@ -201,12 +203,11 @@ def test_packed_columns_with_a_damaged_header_are_refused_in_a_line(tmp_path):
     make_run(tmp_path / "digits-iid" / "a")
     packed, _ = pack_setting(tmp_path, "digits-iid")
     for header in (b"{'descr': '|u1', 'fortran_order': False, 'shape': (1, 40\n", b"{'descr': '|u1', (\n\n"):
-        with zipfile.ZipFile(packed.votes_file, "w", zipfile.ZIP_LZMA) as archive:
+        index = zipfile.ZipFile(packed.file).read("index.npy")
+        with zipfile.ZipFile(packed.file, "w", zipfile.ZIP_LZMA) as archive:
+            archive.writestr("index.npy", index)
             content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(40)
             archive.writestr("votes-uint8-40.npy", content)
-        head, *entries = read_lines(packed.index_file)
-        head["votes"] = hashlib.sha256(packed.votes_file.read_bytes()).hexdigest()
-        write_lines(packed.index_file, [head, *entries])
         with pytest.raises(InputError, match="its header is damaged"):
             PackedSetting(packed.path).load_votes("a/votes/repeat0-attackers1-validation.npz")
 
@@ -220,8 +221,36 @@ def test_what_a_packed_run_says_of_itself_is_checked(tmp_path):
         _ = PackedRun(spoilt, "a").config
     with pytest.raises(InputError, match="no code"):
         spoilt.load_code("a")
-    entries = {entry.get("file"): entry for entry in read_lines(packed.index_file)}
+    entries = {entry.get("file"): entry for entry in read_index(packed)}
     entries[record] = {"file": record, "text": "{no JSON"}
-    write_lines(packed.index_file, entries.values())
+    write_index(packed, entries.values())
     with pytest.raises(InputError, match="not readable as JSON"):
         PackedSetting(packed.path).read_json(record)
+
+
+def test_records_of_a_study_are_packed_into_one_file_and_plain_ones_count_first(tmp_path, capsys):
+    for study in ("samples", "writers"):
+        (tmp_path / study).mkdir()
+        (tmp_path / study / "one.json").write_text('{"figure": 0.1, "name": "\u00e9"}')
+        (tmp_path / study / "two.json").write_text("[2]")
+    make_run(tmp_path / "digits-iid" / "a")
+    assert main(["reproduce", "pack", "-o", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"] == ["digits-iid", "samples", "writers"]
+    folder = tmp_path / "samples"
+    assert [file.name for file in folder.iterdir()] == ["records.jsonl.gz"]
+    first = read_all(folder)
+    assert read_record_folder(folder) == {"one.json": {"figure": 0.1, "name": "\u00e9"}, "two.json": [2]}
+    (folder / "two.json").write_text("[3]")
+    assert read_record_folder(folder)["two.json"] == [3]
+    assert pack_record_folder(folder) == 2
+    assert read_record_folder(folder)["two.json"] == [3]
+    (folder / "two.json").write_text("[2]")
+    pack_record_folder(folder)
+    assert read_all(folder) == first  # the same records give the same bytes
+    for content in ([3], [{"file": "x.json"}]):
+        write_lines(folder / "records.jsonl.gz", content)
+        with pytest.raises(InputError, match="not the records of a folder"):
+            read_record_folder(folder)
+    (folder / "records.jsonl.gz").write_bytes(b"\x1f\x8b nonsense")
+    with pytest.raises(InputError, match="not readable"):
+        read_record_folder(folder)

@@ -68,8 +68,9 @@ def reproduce(
     `writers` takes MNIST's 539 real writers as users, linear heads on features that nobody trained, and certifies
     against colluding writers (docs/writers.md).
 
-    `pack` puts the run folders of each setting (with --split: of these) into two small files that `codeward report`
-    reads as well; `unpack` writes them out again. A study unpacks the settings it goes on with. `claims` computes the
+    `pack` puts the run folders of each setting (with --split: of these) into one small file that `codeward report`
+    reads as well, and the records of `samples` and `writers` into one each; `unpack` writes run folders out again. A
+    study unpacks the settings it goes on with. `claims` computes the
     figures of claims.json anew and says which of those that pages quote do not agree.
 
     Example: codeward reproduce table1 --dataset mnist --data-dir data && codeward report results
@@ -272,6 +273,7 @@ def _pack(folder: Path, action: str, settings: list[str], without_scores: bool, 
     """Pack or unpack settings of a grid folder, all by default, and say what became of them."""
     from codeward._errors import InputError
     from codeward.reproduction import drop_scores, list_packed, pack_setting, unpack_setting
+    from codeward.runs import pack_record_folder
 
     plain = {file.parents[1].name for file in folder.glob("*/*/config.yaml")}
     packed = {setting.path.name for setting in list_packed(folder)}
@@ -286,6 +288,8 @@ def _pack(folder: Path, action: str, settings: list[str], without_scores: bool, 
         done[setting] = pack_setting(folder, setting)[1] if action == "pack" else {}
         if action == "unpack":
             unpack_setting(folder, setting)
+    if action == "pack" and not settings:
+        done |= {study: {} for study in ("samples", "writers") if pack_record_folder(folder / study)}
     if as_json:
         print(json.dumps({"folder": str(folder), "settings": list(done), "left_out": done}))
         return

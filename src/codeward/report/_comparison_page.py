@@ -1,9 +1,7 @@
 """Attacks against defences: tables, a page, and files for LaTeX and spreadsheets, from the records of a comparison."""
 
 import csv
-import gzip
 import io
-import json
 import os
 from dataclasses import dataclass, replace
 from html import escape
@@ -12,10 +10,10 @@ from typing import Any
 
 from codeward._errors import InputError
 from codeward._figures import show_percent
-from codeward._files import parse_json, read_bytes, read_json, write_atomic, write_text_atomic
+from codeward._files import read_json, write_text_atomic
 from codeward.report._page import write_page
 from codeward.report._table_builder import Table, TableEntry, shaded_cell, share_cell, show_number
-from codeward.runs import rate
+from codeward.runs import rate, read_lines, write_lines
 
 #: As `codeward compare` writes it.
 FORMAT = "codeward-comparison/2"
@@ -42,8 +40,7 @@ class ComparedRecords:
     def load(cls, folder: str | os.PathLike[str]) -> "ComparedRecords":
         """Read all records of a folder in order of their names, or those of a file that `pack_comparison` made."""
         if Path(folder).suffix == ".gz":
-            lines = gzip.decompress(read_bytes(folder)).splitlines()
-            told = [(f"{folder}, line {number}", parse_json(line, str(folder))) for number, line in enumerate(lines, 1)]
+            told = [(f"{folder}: line {number}", record) for number, record in enumerate(read_lines(folder), 1)]
         else:
             told = [(str(file), read_json(file)) for file in sorted(Path(folder, "records").glob("*-seed*.json"))]
         for name, record in told:
@@ -85,8 +82,7 @@ def pack_comparison(folder: str | os.PathLike[str], file: str | os.PathLike[str]
     Traceback (most recent call last):
     codeward._errors.InputError: nowhere: no records of a comparison; codeward compare -o nowhere makes them
     """
-    lines = [json.dumps(record, sort_keys=True) + "\n" for record in ComparedRecords.load(folder).records]
-    write_atomic(file, lambda out: out.write(gzip.compress("".join(lines).encode(), mtime=0)))
+    write_lines(file, ComparedRecords.load(folder).records)
 
 
 def tabulate_comparison(found: ComparedRecords) -> list[Table]:

@@ -39,7 +39,6 @@ _HOME = {
     "plan_study": "_studies",
     "plot_samples": "_sample_tables",
     "plot_writers": "_writers",
-    "read_lines": "_packed_setting",
     "study_grid": "_sweep",
     "study_writers": "_writers",
     "tabulate_samples": "_sample_tables",
@@ -49,7 +48,6 @@ _HOME = {
     "vote_heads": "_sample_heads",
     "vote_samples": "_sample_votes",
     "write_grid_report": "_grid_report",
-    "write_lines": "_packed_setting",
 }
 
 __all__ = [
@@ -85,7 +83,6 @@ __all__ = [
     "plan_study",
     "plot_samples",
     "plot_writers",
-    "read_lines",
     "study_grid",
     "study_writers",
     "tabulate_samples",
@@ -95,7 +92,6 @@ __all__ = [
     "vote_heads",
     "vote_samples",
     "write_grid_report",
-    "write_lines",
 ]
 
 if TYPE_CHECKING:
@@ -103,7 +99,7 @@ if TYPE_CHECKING:
     from codeward.reproduction._findings import CellStudy
     from codeward.reproduction._grid_folder import Grid, drop_scores, is_grid, open_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
-    from codeward.reproduction._packed_setting import PackedRun, PackedSetting, list_packed, read_lines, write_lines
+    from codeward.reproduction._packed_setting import PackedRun, PackedSetting, list_packed
     from codeward.reproduction._packing import pack_setting, unpack_setting
     from codeward.reproduction._sample_heads import freeze_features, vote_heads
     from codeward.reproduction._sample_tables import (

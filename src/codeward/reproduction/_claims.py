@@ -17,10 +17,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from codeward._errors import InputError
-from codeward._files import read_json, write_text_atomic
+from codeward._files import write_text_atomic
 from codeward.reproduction._grid_folder import Grid, GridRun, list_certified, list_records, list_shares, open_grid
 from codeward.reproduction._paper_tables import find_cells, list_tracking
 from codeward.reproduction._sample_tables import half_certified
+from codeward.runs import read_record_folder
 
 #: What a figure is a fraction or a mean of: numerator and denominator, or a number and what it counts.
 Sample = tuple[float, int]
@@ -228,7 +229,7 @@ def _count_cells(grid: Grid, study: str, dataset: str, part: str) -> dict[str, A
 
 def _count_samples(grid: Grid, how: str, study: str, decoder: str, samples: int = 0) -> dict[str, Any]:
     """Give the share certified against so many samples, or the samples against which half of the test set is."""
-    record = read_json(grid.path / "samples" / f"{study}.json")
+    record = read_record_folder(grid.path / "samples")[f"{study}.json"]
     curve, inputs = record["certified"][decoder], record["inputs"]
     where = {"of": f"1 time {inputs:,}", "cells": f"samples/{study}, {decoder}"}
     if how == "half":
@@ -238,7 +239,7 @@ def _count_samples(grid: Grid, how: str, study: str, decoder: str, samples: int 
 
 def _count_writers(grid: Grid, study: str, writers: int = 0, kind: str | None = None) -> dict[str, Any]:
     """Give the share certified against so many colluding writers, or the share right on one kind of test writers."""
-    record = read_json(grid.path / "writers" / f"{study}.json")
+    record = read_record_folder(grid.path / "writers")[f"{study}.json"]
     if kind is not None:
         share = record["staff_and_students"][kind]
         value, inputs = share["count"] / share["of"], share["of"]

@@ -1,24 +1,21 @@
-"""Packed results: a setting of a grid in two files, every distinct column of votes once.
+"""Packed results: a setting of a grid in one file, every distinct column of votes once.
 
 A run folder in use is plain files. To keep, the runs of one setting (``mnist-iid/a``, ``mnist-iid/b``, ...) go into
+``mnist-iid.runs.npz``, LZMA-compressed arrays that `numpy.load` reads:
 
-- ``mnist-iid.jsonl.gz``: a line a file. The first line names the format and the digest of the other file; then
+- ``index``: bytes of JSON lines, a line a file. The first names the format; then
   ``{"file": "c/records/repeat0-attackers1.json", "json": {...}}`` for JSON, ``"text"`` for other text, and for vote
-  files ``"labels"`` and ``"votes"``, rows of the arrays of
-- ``mnist-iid.npz``: distinct labels and distinct vote columns, the latter as (vote - label) modulo the number type, so
-  that a model that errs seldom is nearly all zeros. LZMA-compressed; `numpy.load` reads it.
+  files ``"labels"`` and ``"votes"``, rows of the other arrays:
+- distinct labels and distinct vote columns, the latter as (vote - label) modulo the number type, so that a model that
+  errs seldom is nearly all zeros.
 
 A model that no attacker feeds votes alike in many cells: most columns occur more than once.
 """
 
-import gzip
-import hashlib
 import json
 import os
 import re
 import zipfile
-import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,53 +26,19 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from codeward._errors import InputError
-from codeward._files import NUMPY_PACKINGS, parse_json, read_bytes, read_npz, write_atomic, write_text_atomic
+from codeward._files import NUMPY_PACKINGS, parse_json, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.decoding import VoteSet, estimate_confusion
-from codeward.runs import Cell, RunConfig, RunFolder, parse_yaml, read_stored
+from codeward.runs import Cell, RunConfig, RunFolder, parse_lines, parse_yaml, read_stored
 
 #: Most bytes that a packed file may unfold to.
 LIMIT = 1 << 28
-
-
-def read_lines(file: str | os.PathLike[str]) -> list[Any]:
-    """Read gzipped JSON lines; a file that is none, or unfolds to more than `LIMIT`, is refused in one line.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
-    >>> write_lines(file, [{"right": 7, "of": 8}])
-    >>> read_lines(file)
-    [{'right': 7, 'of': 8}]
-    """
-    try:
-        with gzip.open(file) as stream:
-            data = stream.read(LIMIT + 1)
-        if len(data) > LIMIT:
-            raise InputError(f"{file}: unfolds to more than {LIMIT:,} bytes")
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{file}: not readable ({error})") from error
-    return [parse_json(line, f"{file}: line {number}") for number, line in enumerate(data.split(b"\n"), 1) if line]
-
-
-def write_lines(file: str | os.PathLike[str], content: Iterable[Any]) -> None:
-    """Write gzipped JSON lines, atomically; the same content gives the same bytes (see `read_lines`).
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
-    >>> write_lines(file, [1, "a"])
-    >>> read_lines(file)
-    [1, 'a']
-    """
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in content)
-    write_atomic(file, lambda out: out.write(gzip.compress(text.encode(), 9, mtime=0)))
-
-
+#: How its arrays may be packed.
+PACKINGS = (*NUMPY_PACKINGS, zipfile.ZIP_LZMA)
 #: Changes when a reader of older files would misread newer ones.
-FORMAT = "codeward-results/1"
+FORMAT = "codeward-results/2"
+#: How the name of a packed setting ends.
+SUFFIX = ".runs.npz"
 #: Files of a run that are packed; a model store and what else lies there is not.
 KEPT = re.compile(
     r"[^/\\.][^/\\]*/(config\.yaml|code\.json|(records|studies|votes)/[^/\\.][^/\\]*\.(json|npz)|plots/users\.svg)"
@@ -94,7 +57,7 @@ class PackedSetting:
     Attributes
     ----------
     path : Path
-        In the grid folder, without the endings ``.jsonl.gz`` and ``.npz``.
+        In the grid folder, without the ending ``.runs.npz``.
 
     Examples
     --------
@@ -114,34 +77,29 @@ class PackedSetting:
     path: Path
 
     @property
-    def index_file(self) -> Path:
-        """The file with records, studies and what the votes are."""
-        return self.path.with_name(self.path.name + ".jsonl.gz")
-
-    @property
-    def votes_file(self) -> Path:
-        """The file with the distinct columns."""
-        return self.path.with_name(self.path.name + ".npz")
+    def file(self) -> Path:
+        """The file with everything."""
+        return self.path.with_name(self.path.name + SUFFIX)
 
     @property
     def exists(self) -> bool:
         """Whether the setting is packed."""
-        return self.index_file.is_file()
+        return self.file.is_file()
 
     @cached_property
     def files(self) -> dict[str, Entry]:
         """What is said of each file, by its name within the setting."""
         try:
-            head, *entries = read_lines(self.index_file)
+            index = read_npz(self.file, ("index",), (), limit=LIMIT, kinds="u", packings=PACKINGS)["index"]
+            head, *entries = parse_lines(index.tobytes(), str(self.file))
             if head["format"] != FORMAT:
-                raise InputError(f"{self.index_file}: not a {FORMAT} file")
+                raise InputError(f"{self.file}: not a {FORMAT} file")
             found = {str(entry.pop("file")): entry for entry in entries}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{self.index_file}: not a {FORMAT} file ({error})") from error
+            raise InputError(f"{self.file}: not a {FORMAT} file ({error})") from error
         unknown = next((name for name in found if not KEPT.fullmatch(name)), None)
         if unknown is not None:
-            raise InputError(f"{self.index_file}: {unknown!r} is no file of a run")
-        object.__setattr__(self, "_digest", head.get("votes"))
+            raise InputError(f"{self.file}: {unknown!r} is no file of a run")
         return found
 
     @property
@@ -155,7 +113,7 @@ class PackedSetting:
 
     def read_json(self, file: str) -> Any:
         """Return the content of a JSON file."""
-        return parse_json(self.read_text(file), f"{self.index_file}: {file}")
+        return parse_json(self.read_text(file), f"{self.file}: {file}")
 
     def read_text(self, file: str) -> str:
         """Return a file that is text, as it was."""
@@ -163,7 +121,7 @@ class PackedSetting:
         if "json" in entry:
             return write_json(entry["json"])
         if not isinstance(entry.get("text"), str):
-            raise InputError(f"{self.index_file}: {file} is not text")
+            raise InputError(f"{self.file}: {file} is not text")
         return str(entry["text"])
 
     def load_code(self, run: str) -> Code:
@@ -172,7 +130,7 @@ class PackedSetting:
         try:
             return Code(content["matrix"], content["users"], content["models"], content["construction"])
         except (KeyError, TypeError) as error:
-            raise InputError(f"{self.index_file}: {run}/code.json is no code ({error})") from error
+            raise InputError(f"{self.file}: {run}/code.json is no code ({error})") from error
 
     def load_votes(self, file: str) -> VoteSet:
         """Return a vote file as `codeward.decoding.load_votes` would."""
@@ -184,7 +142,7 @@ class PackedSetting:
         """Write a run as plain files, byte for byte those that were packed, into a folder; the packed files stay."""
         names = [name for name in self.files if name.startswith(f"{run}/")]
         if f"{run}/config.yaml" not in names:
-            raise InputError(f"{self.index_file}: no run {run} in it, but {', '.join(self.runs)}")
+            raise InputError(f"{self.file}: no run {run} in it, but {', '.join(self.runs)}")
         # The configuration comes last: a folder without it is no run yet.
         for name in sorted(names, key=lambda name: name.endswith("/config.yaml")):
             place = Path(target, name.partition("/")[2])
@@ -195,16 +153,12 @@ class PackedSetting:
 
     def _find(self, file: str) -> Entry:
         if file not in self.files:
-            raise InputError(f"{self.index_file}: no {file} in it")
+            raise InputError(f"{self.file}: no {file} in it")
         return self.files[file]
 
     @cached_property
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        data = read_bytes(self.votes_file, LIMIT) if self.votes_file.is_file() else b""
-        known = self.files and getattr(self, "_digest", None)
-        if hashlib.sha256(data).hexdigest() != known:
-            raise InputError(f"{self.votes_file}: not the votes that {self.index_file.name} is about")
-        return read_npz(self.votes_file, limit=LIMIT, kinds="iu", packings=(*NUMPY_PACKINGS, zipfile.ZIP_LZMA))
+        return read_npz(self.file, limit=LIMIT, kinds="iu", packings=PACKINGS)
 
     def _restore(self, file: str) -> dict[str, NDArray[Any]]:
         entry = self._find(file)
@@ -230,7 +184,7 @@ class PackedSetting:
             if "code_digest" in entry:
                 found["code_digest"] = np.frombuffer(entry["code_digest"].encode("ascii"), dtype=np.uint8)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{self.index_file}: {file} is no vote file ({error})") from error
+            raise InputError(f"{self.file}: {file} is no vote file ({error})") from error
         return found
 
     def _take(self, what: str, shape: str, rows: list[int]) -> NDArray[Any]:
@@ -251,8 +205,7 @@ def list_packed(folder: str | os.PathLike[str]) -> list[PackedSetting]:
     >>> list_packed("nowhere")
     []
     """
-    suffix = ".jsonl.gz"
-    return [PackedSetting(f.with_name(f.name.removesuffix(suffix))) for f in sorted(Path(folder).glob("*-*" + suffix))]
+    return [PackedSetting(f.with_name(f.name.removesuffix(SUFFIX))) for f in sorted(Path(folder).glob("*" + SUFFIX))]
 
 
 def write_json(content: Any) -> str:

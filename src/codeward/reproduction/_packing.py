@@ -1,6 +1,5 @@
-"""Packing a setting of a grid into two files and writing it out again; see `PackedSetting` for what they hold."""
+"""Packing a setting of a grid into one file and writing it out again; see `PackedSetting` for what it holds."""
 
-import hashlib
 import io
 import json
 import os
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import write_atomic
+from codeward._files import ArrayFile, write_atomic
 from codeward.decoding import estimate_confusion, load_votes
 from codeward.reproduction._packed_setting import (
     FORMAT,
@@ -22,15 +21,15 @@ from codeward.reproduction._packed_setting import (
     PackedSetting,
     name_validation,
     write_json,
-    write_lines,
 )
+from codeward.runs import format_lines
 
 #: Arrays of vote files that are packed.
 _PACKED = {"votes", "labels", "confusion", "code_digest"}
 
 
 def pack_setting(folder: str | os.PathLike[str], setting: str) -> tuple[PackedSetting, dict[str, str]]:
-    """Pack the run folders of a setting into two files, check that they give back every byte that counts, remove them.
+    """Pack the run folders of a setting into one file, check that it gives back every byte that counts, remove them.
 
     Guarantees: a file is removed only after it was read back from the packed files and found equal: text byte by byte,
     votes, labels and confusion matrices number by number and type by type. A crash leaves plain files, packed ones, or
@@ -62,14 +61,8 @@ def pack_setting(folder: str | os.PathLike[str], setting: str) -> tuple[PackedSe
             left_out[run] = str(error)
     if not taken:
         return packed, left_out
-    columns = builder.votes()
-    digest = hashlib.sha256(columns).hexdigest()
-    lines = [
-        {"format": FORMAT, "votes": digest},
-        *({"file": name, **builder.files[name]} for name in sorted(builder.files)),
-    ]
-    write_atomic(packed.votes_file, lambda out: out.write(columns))
-    write_lines(packed.index_file, lines)
+    data = builder.pack()
+    write_atomic(packed.file, lambda out: out.write(data))
     packed = PackedSetting(packed.path)
     for _, chosen in taken:
         for name, file in chosen.items():
@@ -99,8 +92,7 @@ def unpack_setting(folder: str | os.PathLike[str], setting: str) -> None:
     for run in packed.runs:
         if not (packed.path / run / "config.yaml").exists():
             packed.unpack_run(run, packed.path / run)
-    packed.index_file.unlink()
-    packed.votes_file.unlink(missing_ok=True)
+    packed.file.unlink()
 
 
 class _CannotPackError(Exception):
@@ -141,9 +133,10 @@ class _Builder:
         known = self.rows.setdefault(name, {})
         return known.setdefault(column.tobytes(), len(known))
 
-    def votes(self) -> bytes:
-        """Return the columns as an ``.npz``; the same columns give the same bytes."""
-        tables = {}
+    def pack(self) -> bytes:
+        """Return index and columns as an ``.npz``; the same runs give the same bytes."""
+        lines = [{"format": FORMAT}, *({"file": name, **self.files[name]} for name in sorted(self.files))]
+        tables = {"index": np.frombuffer(format_lines(lines), dtype=np.uint8)}
         for name, rows in sorted(self.rows.items()):
             dtype = np.dtype(name.split("-")[1])
             tables[name] = np.frombuffer(b"".join(rows), dtype=dtype).reshape(len(rows), -1)
@@ -173,11 +166,10 @@ def _read(name: str, file: Path) -> Entry:
 
 def _load_arrays(file: Path) -> dict[str, NDArray[Any]]:
     load_votes(file)  # checks what it reads
-    with np.load(file, allow_pickle=False) as arrays:
-        found = {name: arrays[name] for name in arrays.files if name != "scores"}
-        if len(found) < len(arrays.files) or "labels" not in found or set(found) - _PACKED:
+    with ArrayFile(file) as arrays:
+        if "labels" not in arrays.headers or set(arrays.headers) - _PACKED:
             raise _CannotPackError(f"{file.name}: class scores, no labels, or something else that is not packed")
-        return found
+        return {name: arrays.read(name) for name in arrays.headers}
 
 
 def _compare(packed: PackedSetting, name: str, file: Path) -> None:

@@ -11,6 +11,7 @@ from codeward._errors import InputError
 from codeward._files import read_npz
 from codeward._progress import Progress, silent
 from codeward.reproduction._sample_votes import BLOCK, KEY, SampleStudy, count_block, write_votes
+from codeward.runs import describe_machine
 
 if TYPE_CHECKING:
     from codeward.data import DatasetPair
@@ -101,7 +102,6 @@ def vote_heads(
     ((539, 5), 'nobody to trust')
     """
     from codeward.data import hash_parts
-    from codeward.runs import describe_machine
     from codeward.training.heads import StatisticsSet, UserStatistics, fit_heads
 
     begin, bar = time.monotonic(), progress or silent()

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import time
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import NUMPY_PACKINGS, read_json, read_npz, write_atomic, write_text_atomic
+from codeward._files import read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code, bagging_code, partition_code, shifted_hash_code
 from codeward.decoding import RunOffCounts
+from codeward.reproduction._packed_setting import PACKINGS
 from codeward.reproduction._packing import pack_arrays
+from codeward.runs import describe_machine, read_record_folder
 
 if TYPE_CHECKING:
     from codeward.data import DatasetPair
@@ -132,24 +133,19 @@ class SampleStudy:
     @property
     def is_voted(self) -> bool:
         """Whether the votes are there, whole."""
-        return self.record_file.is_file() and self.votes_file.is_file()
+        return self.votes_file.is_file() and self.record_file.name in read_record_folder(self.folder)
 
     def load_record(self) -> dict[str, Any]:
         """Read the record; something else is refused."""
-        record = read_json(self.record_file)
+        record = read_record_folder(self.folder).get(self.record_file.name)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise InputError(f"{self.record_file}: not a {FORMAT} file")
+            raise InputError(f"{self.record_file}: no {FORMAT} record")
         return record
 
     def load_votes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], RunOffCounts]:
         """Return votes (N, m), labels (N,), and the counts of run-off elections."""
-        found = read_npz(
-            self.votes_file,
-            ("votes", "labels", "joint"),
-            limit=1 << 30,
-            kinds="u",
-            packings=(*NUMPY_PACKINGS, zipfile.ZIP_LZMA),
-        )
+        parts = ("votes", "labels", "joint")
+        found = read_npz(self.votes_file, parts, limit=1 << 30, kinds="u", packings=PACKINGS)
         labels = found["labels"].astype(np.int64)
         if hash_votes(found) != self.load_record()["votes"]:
             raise InputError(f"{self.votes_file}: not the votes that {self.record_file.name} is about")
@@ -219,7 +215,6 @@ def vote_samples(
     ['plurality']
     """
     from codeward.data import hash_parts
-    from codeward.runs import describe_machine
     from codeward.training import plan_models, train_ensembles
 
     begin = time.monotonic()
@@ -304,8 +299,7 @@ def write_votes(
 def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:
     """Return the studies whose records are in a folder, by data set, parts and code."""
     found = []
-    for file in sorted(Path(folder).glob("*-*-*.json")):
-        record = read_json(file)
+    for record in read_record_folder(folder).values():
         if isinstance(record, dict) and record.get("format") == FORMAT:
             place = record["dataset"], record["parts"], record["code"]["name"], record["seed"]
             found.append(SampleStudy(Path(folder), *place, record.get("backbone", {}).get("name")))

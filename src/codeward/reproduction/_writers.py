@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._figures import save_figure, show_percent
-from codeward._files import read_json, write_text_atomic
+from codeward._files import write_text_atomic
 from codeward._progress import Progress, silent
 from codeward.attacks import AttackGroup, draw_groups, poison, trigger_inputs
 from codeward.certificates import certify, certify_dpa
 from codeward.codes import Code, partition_code, shifted_hash_code
 from codeward.data import Samples, load_dataset, render
 from codeward.decoding import Assumptions, PluralityDecoder, VoteSet, make_decoder, tracking_score
+from codeward.runs import read_record_folder
 
 if TYPE_CHECKING:
     from codeward.training.backbones import StrokeFeatures
@@ -165,11 +166,11 @@ def make_writer_codes(n_users: int, folder: Path) -> dict[str, Code]:
             f"{kind}-partition-{CONSORTIUM_GROUPS}": partition_code(size, CONSORTIUM_GROUPS)
             for kind, size in CONSORTIA.items()
         }
-    for file in sorted(folder.glob("code-*.csv")):
-        code = Code.load(file)
-        if code.n_users == n_users:
-            codes[file.stem.removeprefix("code-")] = code
-    return codes
+    kept = {name: Code(made["matrix"]) for name, made in read_record_folder(folder).items() if name.startswith("code-")}
+    kept |= {file.name: Code.load(file) for file in sorted(folder.glob("code-*.csv"))}
+    return codes | {
+        Path(name).stem.removeprefix("code-"): code for name, code in kept.items() if code.n_users == n_users
+    }
 
 
 def study_writers(
@@ -181,8 +182,9 @@ def study_writers(
     same radius (Proposition 18 of docs/theory.md).
     """
     file, bar = folder / f"{name}.json", progress or silent()
-    if file.exists():
-        return dict(read_json(file))
+    known = read_record_folder(folder).get(file.name)
+    if known is not None:
+        return dict(known)
     start, used = time.monotonic(), time.process_time()
     heads = data.keep(name).fit(code, bar)
     fitted = time.monotonic() - start
@@ -237,7 +239,7 @@ def attack_writers(
     """
     file, bar = folder / f"attack-{name}.json", progress or silent()
     record: dict[str, Any] = {"name": name, "users": code.n_users, "cells": {}}
-    record |= read_json(file) if file.exists() else {}
+    record |= read_record_folder(folder).get(file.name, {})
     missing = [size for size in sizes if str(size) not in record["cells"]]
     if not missing:
         return record
@@ -349,10 +351,9 @@ def plot_writers(records: Sequence[Mapping[str, Any]], path: str | os.PathLike[s
 
 def load_writer_records(folder: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the records of codes and of attacks in a folder of the study."""
-    files = sorted(Path(folder).glob("*.json"))
-    codes = [read_json(file) for file in files if not file.name.startswith(("attack-", "code-"))]
-    codes = [record for record in codes if record.get("format") == "codeward-writers/1"]
-    attacks = [read_json(file) for file in files if file.name.startswith("attack-")]
+    found = read_record_folder(folder)
+    codes = [record for record in found.values() if record.get("format") == "codeward-writers/1"]
+    attacks = [record for name, record in found.items() if name.startswith("attack-")]
     if not codes:
         raise InputError(f"{folder}: no records of the study of writers; run codeward reproduce writers")
     return sorted(codes, key=lambda record: (record["utilization"] > 0.3, record["models"])), attacks

@@ -1,9 +1,14 @@
-"""Records of runs: one JSON file each, with versions, seeds, configuration, and figures with their denominators."""
+"""Records of runs: one JSON file each, with versions, seeds, configuration, and figures with their denominators.
 
+Records that are kept go into one file a folder, compressed JSON lines.
+"""
+
+import gzip
 import json
 import os
 import platform
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import read_json, write_text_atomic
+from codeward._files import parse_json, read_json, write_atomic, write_text_atomic
 from codeward._version import __version__
 
 #: Changes when a reader of older records would misread newer ones.
@@ -24,6 +29,11 @@ ALARM = 0.5
 
 #: Shares of false alarms at which detection is told.
 FALSE_ALARMS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
+
+#: Most bytes that a file of compressed lines may unfold to.
+MOST_BYTES = 1 << 28
+#: The records of a folder, packed.
+PACKED = "records.jsonl.gz"
 
 _PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn")
 
@@ -208,6 +218,106 @@ def load_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     for record in found:
         check_keys(record, {"repeat": int, "n_attackers": int}, {}, f"{folder}: a record")
     return sorted(found, key=lambda record: (record["repeat"], record["n_attackers"]))
+
+
+def read_lines(file: str | os.PathLike[str]) -> list[Any]:
+    """Read gzipped JSON lines; a file that is none, or unfolds to more than `MOST_BYTES`, is refused in one line.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
+    >>> write_lines(file, [{"right": 7, "of": 8}])
+    >>> read_lines(file)
+    [{'right': 7, 'of': 8}]
+    """
+    try:
+        with gzip.open(file) as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{file}: unfolds to more than {MOST_BYTES:,} bytes")
+    return parse_lines(data, str(file))
+
+
+def write_lines(file: str | os.PathLike[str], content: Iterable[Any]) -> None:
+    """Write gzipped JSON lines, atomically; the same content gives the same bytes (see `read_lines`).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = tempfile.mkdtemp() + "/records.jsonl.gz"
+    >>> write_lines(file, [1, "a"])
+    >>> read_lines(file)
+    [1, 'a']
+    """
+    data = gzip.compress(format_lines(content), 9, mtime=0)
+    write_atomic(file, lambda out: out.write(data))
+
+
+def parse_lines(data: bytes, what: str) -> list[Any]:
+    """Return JSON lines from somebody else; ``what`` names them in errors.
+
+    Examples
+    --------
+    >>> parse_lines(b'{"a": 1}\\n[]\\n', "here")
+    [{'a': 1}, []]
+    """
+    return [parse_json(line, f"{what}: line {number}") for number, line in enumerate(data.split(b"\n"), 1) if line]
+
+
+def format_lines(content: Iterable[Any]) -> bytes:
+    """Return JSON lines, see `parse_lines`.
+
+    Examples
+    --------
+    >>> format_lines([{"a": 1}, []])
+    b'{"a":1}\\n[]\\n'
+    """
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in content).encode()
+
+
+def read_record_folder(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the JSON files of a folder by name: plain ones, and those that `pack_record_folder` put into one file.
+
+    A plain file counts before a packed one of the same name.
+
+    Examples
+    --------
+    >>> read_record_folder("no/such/folder")
+    {}
+    """
+    packed = Path(folder, PACKED)
+    try:
+        found = {str(line["file"]): line["json"] for line in (read_lines(packed) if packed.is_file() else ())}
+    except (TypeError, KeyError) as error:
+        raise InputError(f"{packed}: not the records of a folder ({error})") from error
+    found |= {file.name: read_json(file) for file in Path(folder).glob("*.json")}
+    return dict(sorted(found.items()))
+
+
+def pack_record_folder(folder: str | os.PathLike[str]) -> int:
+    """Put the JSON files of a folder into ``records.jsonl.gz`` and remove them; return how many records it has.
+
+    Files are removed only after what was written gave them back. `read_record_folder` reads both.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> write_text_atomic(folder / "one.json", "[1]")
+    >>> pack_record_folder(folder), read_record_folder(folder), [file.name for file in folder.iterdir()]
+    (1, {'one.json': [1]}, ['records.jsonl.gz'])
+    """
+    found, packed = read_record_folder(folder), Path(folder, PACKED)
+    if found:
+        write_lines(packed, ({"file": name, "json": record} for name, record in found.items()))
+        if {line["file"]: line["json"] for line in read_lines(packed)} != found:
+            raise InputError(f"{packed}: does not give the records back; nothing was removed")
+        for name in found:
+            Path(folder, name).unlink(missing_ok=True)
+    return len(found)
 
 
 def check_keys(content: dict[str, Any], needed: Mapping[str, type], optional: Mapping[str, type], what: str) -> None:
