@@ -95,7 +95,7 @@ def collect_votes(scene: Scene, defences: Sequence[CodedDefence]) -> dict[str, d
 
 
 def decode_votes(scene: Scene, code: Code, heard: dict[str, NDArray[Any]], defence: CodedDefence) -> Outcome:
-    """Decode what the models of a code say; no model is needed."""
+    """Decode what the models of a code say; no model is needed. Nothing is certified without what they said before."""
     votes = {
         name: vote(said.astype(np.float32)) if said.ndim == 3 else said.astype(np.int64) for name, said in heard.items()
     }
@@ -110,7 +110,7 @@ def decode_votes(scene: Scene, code: Code, heard: dict[str, NDArray[Any]], defen
     ]
     alarms = defence.decoder not in ("plurality", "runoff")
     certified = broken = None
-    if scene.attackers:
+    if scene.attackers and "unattacked" in heard:
         certified, broken = check_certificates(scene, code, made, said, votes)
     kept, words = _guarantee(code, votes["clean"], scene)
     return Outcome(

@@ -137,14 +137,14 @@ DEFENCES: dict[str, Defence] = {
         federated=True,
     ),
     "fed-codeward": Defence(
-        partial(federated.run_federated_code, make_code=_TRACKING, decoder="bayes", n_attackers=3),
+        partial(federated.run_federated_code, defence=CodedDefence(_TRACKING, "bayes", 3, names=True)),
         "codeward, federated",
         "this software",
         "k colluding users, one trigger (deterministic)",
         federated=True,
     ),
     "fed-consensus": Defence(
-        partial(federated.run_federated_code, make_code=_C, decoder="consensus", n_attackers=2),
+        partial(federated.run_federated_code, defence=CodedDefence(_C, "consensus", 2, names=True)),
         "code c, consensus, federated",
         "this software",
         "k users, arbitrary",

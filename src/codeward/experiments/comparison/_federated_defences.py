@@ -1,13 +1,14 @@
 """Users who send updates: robust rules of one global model, redundant gradients, and codes, under attacks on updates.
 
-Local training is the same everywhere: every user starts from the server's model, a perceptron, takes `EPOCHS` passes
-over its own data with a fresh Adam, and sends the weights back. Pairs of user and model train side by side as slices of
-stacked tensors; no reduction crosses them.
+Local training is the same everywhere: every user starts from the server's model, a perceptron, passes over its own
+data with a fresh Adam, and sends the weights back. Pairs of user and model train side by side as slices of stacked
+tensors; no reduction crosses them.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -18,12 +19,14 @@ from torch.func import functional_call, vmap
 from codeward.attacks import poison
 from codeward.codes import Code
 from codeward.data import Samples, render
-from codeward.decoding import Assumptions, ConsensusDecoder, PluralityDecoder, VoteSet, make_decoder
+from codeward.experiments.comparison._coded_defences import CodedDefence, decode_votes, make_fitted, pool_users
 from codeward.experiments.comparison._scene import Outcome, Scene
 from codeward.training import build_network, vote
 
-#: Rounds of the federation, passes of a user over its data in each, images of a batch, learning rate of Adam.
-ROUNDS, EPOCHS, BATCH, RATE = 15, 4, 32, 1e-2
+#: Rounds of the federation, and images that a user trains on at most.
+ROUNDS, MOST_IMAGES = 15, 2000
+#: By recipe: passes of a user over its data in a round, images of a batch, learning rate of Adam.
+LOCAL: dict[str, tuple[int, int, float]] = {"modern": (4, 32, 1e-2), "paper": (1, 64, 3e-3)}
 #: Deviation of the noise on the sum of clipped updates (Sun et al., 2019).
 NOISE = 0.025
 
@@ -131,10 +134,11 @@ class LocalTraining:
     ) -> Tensor:
         """Return the weights after a round of local training; batches depend on seed and round alone."""
         leaf = flat.clone().requires_grad_(True)
-        optimiser = torch.optim.Adam([leaf], lr=RATE)
+        epochs, batch, rate = LOCAL[self.scene.recipe]
+        optimiser = torch.optim.Adam([leaf], lr=rate)
         generator = torch.Generator().manual_seed(self.scene.seed * 1000 + number)
-        for _ in range(EPOCHS):
-            for rows in torch.split(torch.randperm(images.shape[1], generator=generator), BATCH):
+        for _ in range(epochs):
+            for rows in torch.split(torch.randperm(images.shape[1], generator=generator), batch):
                 logits = self.forward(leaf, images[:, rows])
                 loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, rows].flatten(), reduction="sum")
                 loss = loss / len(rows)
@@ -145,9 +149,9 @@ class LocalTraining:
                 optimiser.step()
         return leaf.detach()
 
-    def tensors(self, users: Sequence[Samples]) -> tuple[Tensor, Tensor]:
-        """Return normalised images and labels of users, cut to the smallest of them."""
-        size, settings = min(map(len, users)), self.scene.settings
+    def tensors(self, users: Sequence[Samples], most: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return normalised images and labels of users, cut to the smallest of them and to ``most``."""
+        size, settings = min([len(user) for user in users] + ([most] if most else [])), self.scene.settings
         mean, std = (torch.tensor(value).view(-1, 1, 1) for value in (settings.mean, settings.std))
         images = torch.stack([torch.from_numpy(render(user.take(np.arange(size)))) for user in users])
         return (images - mean) / std, torch.from_numpy(np.stack([user.labels[:size] for user in users]))
@@ -192,7 +196,7 @@ class SimulatedRounds:
     code : Code
     rule : callable
     redundant : bool
-        Every user's work is done by 2f + 1 workers, and the majority counts (DRACO).
+        2f + 1 workers do every user's work, and the majority counts (DRACO).
     """
 
     scene: Scene
@@ -213,9 +217,10 @@ class SimulatedRounds:
         scene = self.scene
         local = LocalTraining(scene, _perceptron(scene, 0))
         pairs = [(i, int(j)) for i in range(self.code.n_models) for j in np.flatnonzero(self.code.matrix[i])]
-        honest = local.tensors([scene.honest[j] for _, j in pairs])
+        honest = local.tensors([scene.honest[j] for _, j in pairs], MOST_IMAGES)
         attacks = [number for number, (_, j) in enumerate(pairs) if j in scene.attackers]
-        poisoned = local.tensors([self._poison(*pairs[number]) for number in attacks]) if attacks else None
+        handed = [self._poison(*pairs[number]) for number in attacks]
+        poisoned = local.tensors(handed, MOST_IMAGES) if attacks else None
         models = torch.stack([local.start(i) for i in range(self.code.n_models)])
         generator = torch.Generator().manual_seed(scene.seed)
         for number in range(ROUNDS):
@@ -232,18 +237,33 @@ class SimulatedRounds:
             models = torch.stack(following)
         return local, models
 
+    @cached_property
+    def _targets(self) -> tuple[int, ...] | None:
+        """What a plan plants in each model; one for another number of models is taken in turn."""
+        plan, n_models = self.scene.plan, self.code.n_models
+        if plan is None or len(plan) == n_models:
+            return plan
+        planted = [target for target in plan if target >= 0]
+        return tuple(planted[model % len(planted)] for model in range(n_models))
+
+    @cached_property
+    def _planted(self) -> NDArray[np.bool_]:
+        """Models in which attackers plant something; in the others they do as honest users do."""
+        if self._targets is not None:
+            return np.array(self._targets) >= 0
+        if self.scene.name == "framing" and self.code.n_models > 1:
+            return frame_others(self.code, self.scene.attackers)
+        return np.ones(self.code.n_models, dtype=bool)
+
     def _poison(self, model: int, user: int) -> Samples:
         """Return what an attacker trains a model on."""
         scene = self.scene
-        if scene.plan is None:
-            return scene.users[user]
-        planted = [target for target in scene.plan if target >= 0]
-        known = len(scene.plan) == self.code.n_models
-        target = scene.plan[model] if known else planted[model % len(planted)]
-        if target < 0:
+        if not self._planted[model]:
             return scene.honest[user]
-        rng = np.random.default_rng([scene.seed, 4, user])
-        return poison(scene.honest[user], replace(scene.groups[0], attackers=(user,), target=target), rng)
+        if self._targets is None:
+            return scene.users[user]
+        group = replace(scene.groups[0], attackers=(user,), target=self._targets[model])
+        return poison(scene.honest[user], group, np.random.default_rng([scene.seed, 4, user]))
 
     def _lie(
         self,
@@ -257,17 +277,17 @@ class SimulatedRounds:
     ) -> Tensor:
         """Return what attackers send in place of their honest replies."""
         name = self.scene.name
-        if self.redundant:
-            # Who lies about a gradient is outvoted by the other workers; what data they own is theirs to choose.
+        if self.redundant:  # who lies about a gradient is outvoted; what data they own is theirs to choose
             return self._recompute(local, begin, poisoned, number)
-        penalty = None
-        if name == "bypass":
-            penalty = self._hidden_trigger(local, [pairs[place][1] for place in attacks])
+        penalty = self._hidden_trigger(local, [pairs[place][1] for place in attacks]) if name == "bypass" else None
         trained = local.train(begin, *poisoned, number, penalty)
-        rows = self.code.matrix.sum(axis=1)
-        if name in ("replacement", "adaptive-updates"):
-            scale = torch.tensor([float(rows[pairs[place][0]]) for place in attacks])[:, None]
-            return begin + scale * (trained - begin)
+        if name in ("replacement", "framing", "adaptive-updates"):
+            boost = self.code.matrix.sum(axis=1).astype(float)
+            if name != "replacement":
+                # Attackers who know the code share half of the boost among them, since all of it overshoots.
+                boost /= 2 * self.code.matrix[:, list(self.scene.attackers)].sum(axis=1).clip(1)
+            scale = torch.tensor([boost[i] if self._planted[i] else 1 for i in (pairs[place][0] for place in attacks)])
+            return begin + scale[:, None].float() * (trained - begin)
         honest = replies[list(attacks)]
         if name == "little":
             # As far from the mean as others spread: z = 1.5 deviations, toward the backdoor (Baruch et al., 2019).
@@ -307,6 +327,26 @@ class SimulatedRounds:
         return _hide(local.tensors(clean)[0], local.tensors(stamped)[0])
 
 
+def frame_others(code: Code, attackers: Sequence[int]) -> NDArray[np.bool_]:
+    """Return the models in which attackers plant a target so that as many others seem to have planted the true label.
+
+    Those are the models that the attackers reach and the others do not. Where these are all that the others do not
+    reach, the votes without errors are just those of an attack by the others on an input of the target class.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> planted = frame_others(named_code("btc2412"), (0, 1))
+    >>> int(planted.sum()), bool((planted & ~named_code("btc2412").pattern((0, 1))).any())
+    (6, False)
+    """
+    hit = code.pattern(attackers)
+    others = sorted(set(range(code.n_users)) - set(attackers))
+    framed = [code.pattern(users) for users in combinations(others, len(attackers))]
+    left = [int((~hit & ~pattern).sum()) for pattern in framed]
+    return np.asarray(hit & ~framed[int(np.argmin(left))])
+
+
 #: Drift and push of the attack that knows the rule: the honest update and the backdoor's own direction on top. Krum
 #: takes what is nearest to the others, and one that drifts less is nearer; a median sees the side and hardly how far.
 DIRECTED: dict[str, tuple[float, float]] = {
@@ -321,54 +361,32 @@ DIRECTED: dict[str, tuple[float, float]] = {
 
 def run_rule(scene: Scene, rule: Rule = average, redundant: bool = False) -> Outcome:
     """Train one global model under a rule of aggregation and believe it."""
-    everybody = Code(np.ones((1, len(scene.users)), dtype=bool))
-    local, models = SimulatedRounds(scene, everybody, rule, redundant).run()
+    local, models = SimulatedRounds(scene, pool_users(len(scene.users), 0), rule, redundant).run()
     clean, triggered = (vote(scores)[:, 0] for scores in _infer(scene, local, models, [scene.clean, scene.triggered]))
     return Outcome(clean, triggered)
 
 
-def run_federated_code(
-    scene: Scene, make_code: Callable[[int, int], Code], decoder: str, n_attackers: int, n_errors: int = 0
-) -> Outcome:
+def run_federated_code(scene: Scene, defence: CodedDefence) -> Outcome:
     """Average every sub-model of a code over its own users, and decode the votes.
 
-    Consensus is checked against its theorem: where at most ``n_errors`` of the models that no attacker reaches err, its
-    label is the true one (arbitrary threat model).
+    Consensus is checked against its theorem: where none of the models that no attacker reaches errs, its label is the
+    true one (arbitrary threat model).
     """
-    code = make_code(len(scene.users), scene.seed)
+    code = defence.code(scene)
     local, models = SimulatedRounds(scene, code).run()
-    validation, clean, triggered = _infer(scene, local, models, [scene.validation, scene.clean, scene.triggered])
-    given = VoteSet(vote(validation), scene.validation.labels, None, validation.astype(np.float16))
-    assumptions = replace(Assumptions.uniform(n_attackers), n_attackers=n_attackers, n_errors=n_errors)
-    made = make_decoder(decoder, code, given, assumptions, scene.n_classes)
-    with scene.inferring():
-        said = [made.decode(s if made.needs == "scores" else vote(s)) for s in (clean, triggered)]
-    plain = PluralityDecoder(code, scene.n_classes)
-    labels = [
-        np.where(one.labels < 0, plain.predict(vote(scores)), one.labels)
-        for one, scores in zip(said, (clean, triggered), strict=True)
-    ]
-    certified = broken = None
-    words = "none for attackers who plant different targets in different models"
-    if isinstance(made, ConsensusDecoder):
-        truth, free = scene.triggered.labels, ~code.pattern(scene.attackers)
-        wrong = (vote(triggered) != truth[:, None])[:, free].sum(axis=1)
-        certified = (wrong <= n_errors) & (len(scene.attackers) <= n_attackers)
-        broken = certified & (said[1].labels != truth)
-        words = f"{n_attackers} users, whatever they send (arbitrary), where {n_errors} other models err at most"
-    return Outcome(
-        labels[0],
-        labels[1],
-        said[0].attack_probability,
-        said[1].attack_probability,
-        tuple(map(tuple, said[1].suspects)),
-        n_attackers if certified is not None else 0,
-        words,
-        certified,
-        broken,
-        code.n_models,
-        code.n_models,
-    )
+    sets = {"validation": scene.validation, "clean": scene.clean, "triggered": scene.triggered}
+    heard = dict(zip(sets, _infer(scene, local, models, list(sets.values())), strict=True))
+    outcome = decode_votes(scene, code, heard, defence)
+    if defence.decoder != "consensus":
+        words = "none for attackers who plant different targets in different models"
+        return replace(outcome, guaranteed=0, guarantee=words)
+    truth, votes = scene.triggered.labels, vote(heard["triggered"])
+    certified = (votes == truth[:, None])[:, ~code.pattern(scene.attackers)].all(axis=1)
+    certified &= len(scene.attackers) <= defence.n_attackers
+    # The verdict itself: where there is none, the plurality stands for it in the outcome.
+    broken = certified & (make_fitted(scene, code, heard["validation"], defence).decode(votes).labels != truth)
+    words = f"{defence.n_attackers} users, whatever they send (arbitrary), where no other model errs"
+    return replace(outcome, guaranteed=defence.n_attackers, guarantee=words, certified=certified, broken=broken)
 
 
 def _infer(scene: Scene, local: LocalTraining, models: Tensor, sets: Sequence[Samples]) -> list[NDArray[np.float32]]:

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward.attacks import (
-    AttackGroup,
-)
+from codeward.attacks import AttackGroup
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
 from codeward.decoding import alarm_threshold
@@ -51,6 +49,8 @@ class Scene:
         Of ``adaptive-updates``: the target planted in each model, -1 for none.
     effort : float
         Share of the recipe's epochs that coded defences train.
+    recipe : {"modern", "paper"}
+        How users of a federation train.
     seconds : dict of str to float
         Processor seconds spent on inference; the rest of a defence is training and fitting.
     """
@@ -69,6 +69,7 @@ class Scene:
     folder: Path | None = None
     plan: tuple[int, ...] | None = None
     effort: float = 1.0
+    recipe: str = "modern"
     seconds: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
 
     @contextmanager

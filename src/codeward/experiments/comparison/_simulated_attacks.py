@@ -52,10 +52,11 @@ ATTACKS: dict[str, str] = {
     "little": "updates within the spread of the others' (A Little Is Enough, Baruch et al., 2019)",
     "directed": "the backdoor's direction alone, pushed as far as the rule of the server lets it pass",
     "bypass": "attackers train features of stamped images to be like clean ones (Tan and Shokri, 2020)",
+    "framing": "replacement only where others have no part, so that those seem to attack with the true label",
     "adaptive-updates": "searched against codeward: another target in every model, to lose the label",
 }
 #: Attacks of users who send updates.
-UPDATE_ATTACKS = ("replacement", "little", "directed", "bypass", "adaptive-updates")
+UPDATE_ATTACKS = ("replacement", "little", "directed", "bypass", "framing", "adaptive-updates")
 #: Distinct patches of the dynamic trigger.
 _PATCHES = 8
 #: Opacity of the pattern that updates plant: a patch over a ninth of a small image confuses perceptrons by itself.
@@ -115,6 +116,7 @@ def make_scene(
     plan: AttackPlan | None = None,
     inputs: int | None = None,
     effort: float = 1.0,
+    recipe: str = "modern",
 ) -> Scene:
     """Split the data among users and let some of them attack; all of it follows from the seed (and the plan).
 
@@ -137,6 +139,8 @@ def make_scene(
         Take at most so many inputs of each half of the test set.
     effort : float
         Share of the recipe's epochs that coded defences train.
+    recipe : {"modern", "paper"}
+        How users of a federation train; the settings are for all others.
 
     Examples
     --------
@@ -219,6 +223,7 @@ def make_scene(
         folder=folder,
         plan=None if plan is None else plan.models,
         effort=effort,
+        recipe=recipe,
     )
 
 
