@@ -24,6 +24,7 @@ from codeward.experiments.comparison import (
     search_plan,
 )
 from codeward.experiments.comparison._coded_defences import check_certificates
+from codeward.experiments.comparison._comparison import Stage
 from codeward.report import ComparedRecords, pack_comparison, write_comparison
 from codeward.training import PRESETS
 
@@ -136,6 +137,19 @@ def test_the_smoke_run_prints_every_defence_with_its_worst_attack(tmp_path, caps
     assert max(map(len, lines[:7])) <= 80
     assert (tmp_path / "all.jsonl.gz").is_file()
     assert float(rows["none"][2]) < 10 < 50 < float(rows["codeward"][2])
+
+
+def test_a_fold_judges_on_training_images_alone_and_older_records_keep_their_digest(tmp_path):
+    own, other = (Stage(Comparison(fold=fold), tmp_path, None).pair for fold in (0, 1))
+    assert own.test.digest() == PAIR.test.digest()
+    seen = {image.tobytes() for image in other.test.images}
+    assert {image.tobytes() for image in PAIR.train.images[: len(PAIR.test)]} == seen
+    assert len(other.train) == len(PAIR.train)
+    assert len(other.test) == len(PAIR.test)
+    kept = ComparedRecords.load(CONFIGS.parent / "results" / "comparison" / "digits.jsonl.gz").records[0]
+    assert Comparison().digest == kept["digest"] != Comparison(fold=1).digest
+    with pytest.raises(InputError, match="0 to 2"):
+        _ = Stage(Comparison(fold=3), tmp_path, None).pair
 
 
 @pytest.mark.parametrize(

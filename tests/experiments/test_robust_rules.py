@@ -1,12 +1,13 @@
 """Every rule of aggregation on its authors' own case, and what redundant gradients stop."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
-from codeward.codes import Code
+from codeward.codes import Code, named_code
 from codeward.data import load_dataset
 from codeward.experiments.comparison import _federated_defences as rules
 from codeward.experiments.comparison import make_scene
@@ -73,3 +74,31 @@ def test_models_that_no_attacker_reaches_are_the_same_bytes(monkeypatch):
     )
     same = (attacked == free).all(dim=1).numpy()
     assert set(np.flatnonzero(~same)) == set(scene.attackers)
+
+
+def test_framed_votes_are_those_of_an_attack_by_others_and_nothing_is_planted_elsewhere():
+    code = named_code("btc2412")
+    for attackers in ((0, 1), (2, 10)):
+        planted = rules.frame_others(code, attackers)
+        assert not (planted & ~code.pattern(attackers)).any()
+        others = [users for users in combinations(range(12), 2) if not set(users) & set(attackers)]
+        explained = [int((planted != ~code.pattern(users)).sum()) for users in others]
+        assert min(explained) == min(int((~code.pattern((*users, *attackers))).sum()) for users in others)
+    scene = make_scene("framing", PAIR, PRESETS["digits"], seed=1)
+    rounds = rules.SimulatedRounds(scene, code)
+    user = scene.attackers[0]
+    for model in range(code.n_models):
+        held = scene.users if rounds._planted[model] else scene.honest
+        assert rounds._poison(model, user) is held[user]
+    assert rules.SimulatedRounds(scene, Code(np.ones((1, 12), dtype=bool)))._planted.all()
+
+
+def test_recipes_of_a_federation_differ_and_a_user_trains_on_so_many_images():
+    scene = make_scene("none", PAIR, PRESETS["digits"])
+    trained = []
+    for recipe in rules.LOCAL:
+        local = rules.LocalTraining(replace(scene, recipe=recipe), rules._perceptron(scene, 0))
+        images, labels = local.tensors(scene.users[:2], 40)
+        assert images.shape[:2] == labels.shape == (2, 40)
+        trained.append(local.train(torch.stack([local.start(0)] * 2), images, labels, 0))
+    assert not torch.equal(*trained)
