@@ -43,3 +43,13 @@ def test_the_output_shown_is_that_of_the_command():
     """docs/figures/run.txt is written by the command itself (`python -m benchmarks.readme`)."""
     shown = (README.parent / "docs" / "figures" / "run.txt").read_text(encoding="utf-8")
     assert f"```\n{shown}```" in README.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_command_prints_today_what_is_shown(tmp_path, monkeypatch):
+    from benchmarks.readme import show
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = (README.parent / "docs" / "figures" / "run.txt").read_text(encoding="utf-8")
+    assert show("run", "-o", "runs/digits", "--quiet") == shown
