@@ -4,7 +4,7 @@
 
 Every cell asks for BCC(k, r, n) with r = ceil(utilization * n). The paper's side is column duplication, repaired.
 The search is ended by work, not by the clock, so that the table is the same on every machine.
-With ``--records`` finished cells are kept in that file and not computed again.
+With ``--records`` finished cells are kept in that file and not computed again, save those that the clock cut.
 """
 
 import argparse
@@ -68,7 +68,8 @@ def collect(time_limit: float, seed: int, records: Path | None) -> list[dict]:
     if records is not None and records.exists():
         for line in records.read_text().splitlines():
             cell = json.loads(line)
-            known[cell["k"], cell["n"], cell["utilization"], cell["limit"], cell["seed"]] = cell
+            if not cell["timed_out"]:
+                known[cell["k"], cell["n"], cell["utilization"], cell["limit"], cell["seed"]] = cell
     grid = [(k, n, share) for k in ATTACKERS for n in USERS for share in UTILIZATIONS]
     cells = []
     with show_progress("design", len(grid)) as progress:

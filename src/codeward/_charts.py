@@ -20,7 +20,7 @@ _LEFT, _TOP, _BOTTOM = 34, 10, 34
 LABEL_GAP = 11.5
 #: A bar shorter than this is not seen behind its dot.
 _DOT = 5.0
-#: Lines stand a little beside each other, so that their bars do not cover one another.
+#: Lines of shares stand a little beside each other, so that their bars do not cover one another.
 _DODGE = 2.4
 
 
@@ -185,7 +185,7 @@ def draw_lines(
     body = _draw_axes(x_label, x_ticks, right, x_names or [str(tick) for tick in x_ticks], y_names)
     ends = []
     for place, line in enumerate(drawn):
-        shift = (place - (len(drawn) - 1) / 2) * _DODGE
+        shift = (place - (len(drawn) - 1) / 2) * _DODGE if y_names is SHARES else 0.0
         points = [(_place_x(point.x, x_ticks, right) + shift, place_y(point.y), point) for point in line.points]
         body += _draw_line(line, points)
         ends.append((points[-1][0], points[-1][1]))

@@ -16,6 +16,7 @@ from codeward.decoding import (
     alarm_threshold,
     decode_batch,
     make_decoder,
+    name_attackers,
     pool_evidence,
     roc_curve,
     tracking_score,
@@ -140,11 +141,19 @@ def test_pooled_evidence_of_one_input_is_decoding_it_and_of_many_the_product():
 
 def test_a_batch_pools_each_target_by_itself():
     code = Code(np.repeat(np.eye(3, dtype=int), 2, axis=0))
-    decoder = BayesDecoder(code, [[[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]] * 6, attackers_prior=(0.5, 0.5))
-    votes = [[0, 0, 0, 0, 1, 1]] * 3 + [[2, 2, 0, 0, 0, 0]] * 3
+    decoder = BayesDecoder(code, [0.7 * np.eye(4) + 0.075] * 6, attackers_prior=(0.5, 0.5))
+    votes = [[0, 0, 0, 0, 1, 1]] * 3 + [[2, 2, 0, 0, 0, 0]] * 3 + [[0, 0, 3, 3, 0, 0]] * 3
     found = decode_batch(decoder, votes, threshold=0.4)
-    assert found.targets.tolist() == [1, 1, 1, 2, 2, 2]
-    assert found.suspects == [(2,)] * 3 + [(0,)] * 3
+    assert found.targets.tolist() == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert found.suspects == [(2,)] * 3 + [(0,)] * 3 + [(1,)] * 3
+
+
+def test_somebody_is_named_where_every_explanation_is_too_unlikely_for_a_float():
+    code = Code(np.repeat(np.eye(3, dtype=int), 400, axis=0))
+    decoder = BayesDecoder(code, [[[0.4, 0.3, 0.3], [0.3, 0.4, 0.3], [0.3, 0.3, 0.4]]] * 1200)
+    votes = np.tile([0, 0, 1, 2], 300)
+    votes[800:] = 1
+    assert name_attackers(decoder, [votes]) == [(2,)]
 
 
 def test_more_inputs_find_the_attackers_more_often():

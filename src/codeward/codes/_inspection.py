@@ -352,6 +352,6 @@ def plot_trade_off(points: list[TradeOff], n_users: int) -> Drawing:
                 for r, m in values
             )
             lines.append(Line(f"{name}, k={k}", COLOURS[(k - 1) % len(COLOURS)], dashed, marker, places))
-    names = {decade / top: f"{10**decade:,}" for decade in range(top + 1)}
+    names = {decade / top: f"{10 ** (decade % 3)}{'kMGT'[decade // 3 - 1] * (decade > 2)}" for decade in range(top + 1)}
     label = f"Sub-models that correct k attackers among {n_users} users"
     return draw_lines(lines, label, "utilization r / n, %", (0, 25, 50, 75, 100), y_names=names)

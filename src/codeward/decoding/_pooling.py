@@ -37,7 +37,7 @@ class EvidenceDecoder(Protocol):
         """What it decodes."""
 
     @property
-    def n_classes(self) -> int | None:
+    def n_classes(self) -> int:
         """Number of classes c."""
 
     @property
@@ -203,7 +203,7 @@ def _add_up(
     Groups share most of their vote vectors, so each distinct one is weighed once, as far as memory allows.
     """
     inputs = [np.asarray(group) for group in groups]
-    step = max(1, TABLE // (decoder.sets_.weights.size * (decoder.n_classes or 1)))
+    step = max(1, TABLE // (decoder.sets_.weights.size * decoder.n_classes))
     ends = np.cumsum([0, *map(len, inputs)])
     start = 0
     while start < len(inputs):
@@ -228,7 +228,7 @@ def _weigh(
     """Evidence of every pattern and target (U, P, c) and of no attack (U,), and where each input's is (N,)."""
     inverse = np.arange(len(observed))
     if decoder.needs == "votes":
-        observed, inverse = distinct_rows(check_votes(observed, None, decoder.n_classes), decoder.n_classes or 1)
+        observed, inverse = distinct_rows(check_votes(observed, None, decoder.n_classes), decoder.n_classes)
     attacked, clean = decoder.log_likelihood(observed), decoder.clean_log_likelihood(observed)
     if false_share > 0:
         with np.errstate(divide="ignore"):
