@@ -82,7 +82,7 @@ def compare_file(path: Path, seed: int, seconds: list[float]) -> Iterator[str]:
         hit = code.pattern(arrays[f"attack{k}_attackers"].tolist())
         counted = labels != int(arrays[f"attack{k}_target"])
         begin = time.process_time()
-        soft = SoftDecoder(code, random_state=seed).fit(validation, truth)
+        soft = SoftDecoder(code, seed=seed).fit(validation, truth)
         seconds.append(time.process_time() - begin)
         paper = BayesDecoder(code, estimate_confusion(validation.argmax(axis=2), truth, clean.shape[2]))
         votes = clean.argmax(axis=2)

@@ -52,7 +52,7 @@ def draw_discounted(code, rng):
     truth = rng.integers(0, N_CLASSES, 60)
     said = rng.integers(0, N_CLASSES, (60, code.n_models))
     votes = np.where(rng.random(said.shape) < rng.uniform(0.5, 0.95, code.n_models), truth[:, None], said)
-    settings = {"attackers_prior": (0.5, 0.5), "n_simulated": 60, "random_state": int(rng.integers(99))}
+    settings = {"attackers_prior": (0.5, 0.5), "n_simulated": 60, "seed": int(rng.integers(99))}
     return DiscountedDecoder(code, N_CLASSES, **settings).fit(votes, truth)
 
 

@@ -16,7 +16,6 @@ from codeward.codes import (
     list_named_codes,
     named_code,
     partition_code,
-    random_separable_code,
     shifted_hash_code,
     sketch_code,
     stack_codes,
@@ -80,15 +79,8 @@ def test_kautz_singleton_matrices_are_disjunct(n_users, k):
         assert np.flatnonzero(inside).tolist() == list(table.attacker_set(row))
 
 
-def test_random_separable_matrices_are_verified():
-    code = random_separable_code(12, 2, 4, 14, np.random.default_rng(0))
-    assert find_twin_break(enumerate_patterns(code, 2)) is None
-    with pytest.raises(InputError, match="ask for more models"):
-        random_separable_code(12, 2, 4, 5, np.random.default_rng(0), tries=20)
-
-
 def test_a_bcc_over_a_separable_matrix_tracks():
-    code = stack_codes(duplicated_code(16, 2, 3), random_separable_code(16, 2, 4, 16, np.random.default_rng(1)))
+    code = stack_codes(duplicated_code(16, 2, 3), kautz_singleton_code(16, 2))
     found = inspect(code, 2)
     assert found.track == 2
     assert code.row_weight >= 3

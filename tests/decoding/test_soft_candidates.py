@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward.codes import Code, named_code
-from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE
+from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, is_plausible
 from codeward.decoding.soft._explanations import (
     N_DRAWN,
     ModelEvidence,
@@ -58,6 +58,13 @@ def slow_features(scores, votes, hit, target):
         found += [ordered[last], ordered.mean()]
         found += [(votes[side] == target).mean(), (votes[side] == label).mean(), scores[side].max(axis=1).mean()]
     return np.array([*found, scores[hit][:, label].mean(), hit.mean()])
+
+
+@pytest.mark.parametrize(("said", "hit", "plausible"), [(1, 4, True), (1, 5, False), (2, 8, True), (0, 0, False)])
+def test_a_quarter_of_the_hit_models_makes_an_attack_plausible(said, hit, plausible):
+    pattern, votes = np.arange(9) < hit, np.where(np.arange(9) < said, 2, 0)
+    assert is_plausible(pattern, votes, 2) == plausible
+    assert not is_plausible(pattern, votes, 1)
 
 
 @settings(max_examples=25, deadline=None)

@@ -141,9 +141,9 @@ def test_votes_are_decoded_where_scores_are_missing(fitted, fresh, paper):
 
 def test_the_same_seed_gives_the_same_decoder():
     scores, labels = make_scores(3, 200)
-    first, second = (SoftDecoder(CODE, n_simulated=40, random_state=7).fit(scores, labels) for _ in range(2))
+    first, second = (SoftDecoder(CODE, n_simulated=40, seed=7).fit(scores, labels) for _ in range(2))
     np.testing.assert_array_equal(first.decode(scores).label_probability, second.decode(scores).label_probability)
-    other = SoftDecoder(CODE, n_simulated=40, random_state=8).fit(scores, labels)
+    other = SoftDecoder(CODE, n_simulated=40, seed=8).fit(scores, labels)
     assert np.abs(first.decode(scores).label_probability - other.decode(scores).label_probability).max() > 0
 
 

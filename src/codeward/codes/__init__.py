@@ -7,10 +7,11 @@ from codeward.codes._constructions import (
     bit_code,
     duplicated_code,
     kautz_singleton_code,
+    list_named_codes,
     minimal_code,
     minimal_correcting_code,
+    named_code,
     partition_code,
-    random_separable_code,
     shifted_hash_code,
     stack_codes,
 )
@@ -24,7 +25,6 @@ from codeward.codes._inspection import (
     plot_trade_off,
     sketch_code,
 )
-from codeward.codes._named_codes import list_named_codes, named_code
 from codeward.codes._patterns import (
     PatternTable,
     count_attacker_sets,
@@ -78,7 +78,6 @@ __all__ = [
     "pack_words",
     "partition_code",
     "plot_trade_off",
-    "random_separable_code",
     "shifted_hash_code",
     "sketch_code",
     "sort_rows",

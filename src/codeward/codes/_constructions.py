@@ -1,9 +1,10 @@
-"""Codes by construction: the paper's, separable matrices, those of earlier defenses.
+"""Codes by construction: the paper's, separable matrices, those of earlier defenses; and codes by name.
 
 The paper's corollary on column duplication has two repairs here. In a separable matrix all Boolean sums of at most k
 columns differ, so a sum names its columns (group testing).
 """
 
+from collections.abc import Callable
 from math import comb
 
 import numpy as np
@@ -12,8 +13,6 @@ from numpy.typing import NDArray
 from codeward._errors import InputError, TooLargeError
 from codeward.codes._code import Code
 from codeward.codes._geometry import make_field, split_prime_power
-from codeward.codes._patterns import enumerate_patterns
-from codeward.codes._properties import find_twin_break
 
 #: Entries of the largest minimal code that is built.
 MAX_CELLS = 100_000_000
@@ -115,11 +114,6 @@ def _check_positive(**numbers: int) -> None:
             raise InputError(f"{name.replace('_', ' ')} must be at least 1, got {value}")
 
 
-def _check_row_weight(row_weight: int, n_users: int) -> None:
-    if not 1 <= row_weight <= n_users:
-        raise InputError(f"row weight {row_weight} is not in 1..{n_users}")
-
-
 def bit_code(n_users: int) -> Code:
     """Write user j's number j + 1 in binary down column j: 1-separable with ceil(log2(n + 1)) rows, the fewest.
 
@@ -172,31 +166,6 @@ def kautz_singleton_code(n_users: int, n_attackers: int) -> Code:
     return Code(used, construction=f"Kautz-Singleton, q={q}, length {points}")
 
 
-def random_separable_code(
-    n_users: int, n_attackers: int, row_weight: int, n_models: int, rng: np.random.Generator, tries: int = 2000
-) -> Code:
-    """Draw rows of ``row_weight`` ones until the matrix is k-separable, verified by enumeration.
-
-    An `InputError` when no draw of ``tries`` is: ask for more models or a row weight nearer n / (k + 1).
-
-    Examples
-    --------
-    >>> random_separable_code(6, 1, 3, 4, np.random.default_rng(0)).n_models
-    4
-    """
-    _check_row_weight(row_weight, n_users)
-    for _ in range(tries):
-        matrix = rng.permuted(np.tile(np.arange(n_users) < row_weight, (n_models, 1)), axis=1)
-        if matrix.any(axis=0).all():
-            code = Code(matrix, construction=f"random separable, row weight {row_weight}")
-            if find_twin_break(enumerate_patterns(code, n_attackers)) is None:
-                return code
-    raise InputError(
-        f"no {n_attackers}-separable matrix of {n_models} rows of weight {row_weight} for {n_users} users "
-        f"in {tries} draws; ask for more models"
-    )
-
-
 def stack_codes(top: Code, bottom: Code) -> Code:
     """Stack a separable matrix under a BCC: a BTC when both have row weight at least r (Corollary 5.2).
 
@@ -241,7 +210,8 @@ def bagging_code(n_users: int, n_models: int, row_weight: int, rng: np.random.Ge
     >>> bagging_code(12, 15, 4, np.random.default_rng(0)).row_weight
     4
     """
-    _check_row_weight(row_weight, n_users)
+    if not 1 <= row_weight <= n_users:
+        raise InputError(f"row weight {row_weight} is not in 1..{n_users}")
     if n_models < 1 or n_models * row_weight < n_users:
         raise InputError(f"{n_models} models of {row_weight} users cannot use all {n_users} users")
     for _ in range(10_000):
@@ -279,3 +249,128 @@ def shifted_hash_code(n_groups: int, spread: int, rng: np.random.Generator, n_us
     for shift in shifts:
         matrix[(part + shift) % size, np.arange(users)] = True
     return Code(matrix, construction=f"shifted hash, {n_groups} x {spread}")
+
+
+# The random codes are one fixed draw each, so that "e" means the same matrix everywhere: the first seed whose largest k
+# of detection, correction and tracking are those most frequent among 500 seeds (e: 2, 2, 1; f: 1, 0, 0). The paper says
+# that its toy code (b) is BCC, which 11 of 500 draws are; that is the first such seed.
+_SEED_E, _SEED_F, _SEED_TOY, _SEED_FA = 0, 0, 55, 0
+
+
+def named_code(name: str) -> Code:
+    """Return one of the paper's codes, or one to compare with them.
+
+    ======== ==============================================================================================
+    name     code
+    ======== ==============================================================================================
+    a, b     partition of 12 users into 12 and 6 groups (our reading: the figure is not in the text)
+    c, d     BCC(4,4,12) and BCC(2,6,12) by column duplication
+    e, f     random, with the row weights and row counts of c and d (one fixed draw)
+    g        BTC(1,11,16): 6 models
+    h        BTC(2,4,16): 10 models, found by search
+    h16      BTC(2,4,16) as the paper builds such codes (Corollary 5.2): 4 + 12 models; probably its code (h)
+    btc3416  BTC(3,4,16): 16 models, found by search; as many models and as much data as h16, for one attacker more
+    btc2412  BTC(2,4,12) with margin 3 for labels and names: 15 models, found by search; the default of ``codeward run``
+    fa       Finite Aggregation's shifted hash on 12 users: 12 models of 4 users, as much data as c (one fixed draw)
+    bcc248   BCC(2,4,8) from BCC(2,2,4), Figure 3(b)
+    btc228   BTC(2,2,8), Figure 3(c): the paper needs 4 + 7 models, this one 7, found by search
+    toy-a    6 users, one attacker, Figure 2: partition into 3 groups (BCC)
+    toy-b    random
+    toy-c    BCC(1,4,6), as many models as toy-a and twice its row weight
+    toy-d    BTC(1,3,6)
+    ======== ==============================================================================================
+
+    Examples
+    --------
+    >>> named_code("c").matrix.shape
+    (15, 12)
+    """
+    build = _BUILDERS.get(name.lower())
+    if build is None:
+        raise InputError(f"no code is named {name!r}; choose one of {', '.join(_BUILDERS)}")
+    code = build()
+    return Code(code.matrix, construction=f"code {name.lower()}: {code.construction}")
+
+
+def list_named_codes() -> tuple[str, ...]:
+    """Return the names `named_code` knows.
+
+    Examples
+    --------
+    >>> list_named_codes()[:4]
+    ('a', 'b', 'c', 'd')
+    """
+    return tuple(_BUILDERS)
+
+
+def _code_g() -> Code:
+    """Build BTC(1,11,16): six columns with one zero, ten with two; no row has more than five zeros.
+
+    The ten pairs of zeros are edges on six vertices with no degree over four: a hexagon, its diameters, one more.
+    """
+    pairs = [(i, (i + 1) % 6) for i in range(6)] + [(i, i + 3) for i in range(3)] + [(0, 2)]
+    return _from_pairs(6, pairs)
+
+
+def _code_h16() -> Code:
+    """Stack BCC(2,4,16) over the 2-separable matrix of Kautz and Singleton for 16 users, whose rows have 4 ones.
+
+    The paper's figure is not in its text. What the text says fits this code: 16 users "since the code construction is
+    relatively easy for the power of 2's", r = 4, a stack of the two, and with three attackers 2.68 +- 0.94 users named
+    rightly and 0.31 wrongly over ten repeats, which is nine repeats right and one wrong (docs/reproduction.md).
+    """
+    return stack_codes(duplicated_code(16, 2, 4), kautz_singleton_code(16, 2))
+
+
+def _from_pairs(n_models: int, pairs: list[tuple[int, int]]) -> Code:
+    """Give every model a user that it alone leaves out, and every pair of models one that both leave out."""
+    zeros = [(i,) for i in range(n_models)] + pairs
+    rows = [[i not in column for column in zeros] for i in range(n_models)]
+    return Code(rows, construction="one or two zeros a column")
+
+
+def _from_rows(rows: str, construction: str) -> Code:
+    return Code([[cell == "1" for cell in row] for row in rows.split()], construction=construction)
+
+
+# All were found by `design(..., guarantee="track")` (annealing with the property as its cost) and are kept, so that
+# the names stay the same code whatever the designer learns. The bound on the models is 9 for h, 11 for
+# btc3416 and 7 for the example.
+_ROWS_H = """
+1100101000010010 1010001101101000 1001110011100000 0111000001010000 0101001000101100
+0100010100001011 0011010110010110 0010110000000100 0000101111000001 0000000001100111
+"""
+_ROWS_BTC3416 = """
+1101000001010100 1010000000010001 1001000010100010 1000101000100000 1000010100001100
+0100100011000001 0100001000001010 0100000101000100 0100000100100001 0010100000000110
+0010010000101000 0010001011001000 0001110000000001 0001001100010000 0000100010011000
+0000010001010010
+"""
+# Margins for labels and names: 6 and 5 for one attacker, 3 and 3 for two; 4 pairs of sets of three hit the same models.
+_ROWS_BTC2412 = """
+000111000001 001001010010 000100101010 100100010100 010001011000 111100000010 000010110110 001101001000
+110001100001 100010000011 010100100100 001000110001 100011001100 001000001101 011010001000
+"""
+_ROWS_BTC228 = "11010000 10101000 10000011 01100010 01000101 00110100 00001110"
+
+_BUILDERS: dict[str, Callable[[], Code]] = {
+    "a": lambda: partition_code(12, 12),
+    "b": lambda: partition_code(12, 6),
+    "c": lambda: duplicated_code(12, 4, 4),
+    "d": lambda: duplicated_code(12, 2, 6),
+    "e": lambda: bagging_code(12, 15, 4, np.random.default_rng(_SEED_E)),
+    "f": lambda: bagging_code(12, 6, 6, np.random.default_rng(_SEED_F)),
+    "g": _code_g,
+    "h": lambda: _from_rows(_ROWS_H, "found by annealing"),
+    "h16": _code_h16,
+    "btc3416": lambda: _from_rows(_ROWS_BTC3416, "found by annealing"),
+    "btc2412": lambda: _from_rows(_ROWS_BTC2412, "found by annealing"),
+    "fa": lambda: shifted_hash_code(3, 4, np.random.default_rng(_SEED_FA)),
+    "bcc248": lambda: duplicated_code(8, 2, 4),
+    "btc228": lambda: _from_rows(_ROWS_BTC228, "found by annealing"),
+    "toy-a": lambda: partition_code(6, 3),
+    "toy-b": lambda: bagging_code(6, 4, 3, np.random.default_rng(_SEED_TOY)),
+    "toy-c": lambda: duplicated_code(6, 1, 4),
+    # Two zeros in two columns that share a row: else they would be complements.
+    "toy-d": lambda: _from_pairs(4, [(0, 1), (0, 2)]),
+}

@@ -43,7 +43,7 @@ class FittedDecoder:
     attackers_prior: Sequence[float]
     false_alarm_rate: float
     n_simulated: int
-    random_state: int
+    seed: int
     explanations_: Explanations
     paper_: BayesDecoder
     tuned_: Tuned
@@ -146,7 +146,7 @@ class DiscountedDecoder(FittedDecoder):
         Share of clean inputs that may be flagged; kept with 75% confidence on inputs like the validation ones.
     n_simulated : int
         Simulated attacks to fit on.
-    random_state : int
+    seed : int
 
     Attributes
     ----------
@@ -175,13 +175,13 @@ class DiscountedDecoder(FittedDecoder):
     attackers_prior: Sequence[float] = DEFAULTS.attackers_prior
     false_alarm_rate: float = DEFAULTS.false_alarm_rate
     n_simulated: int = 4000
-    random_state: int = 0
+    seed: int = 0
 
     def fit(self, votes: ArrayLike, labels: ArrayLike) -> "DiscountedDecoder":
         """Fit on clean validation votes (N, m) and labels (N,)."""
         checked = check_votes(votes, self.code.n_models, self.n_classes)
         truth = check_labels(labels, checked.shape[0], self.n_classes)
-        generator = np.random.default_rng(self.random_state)
+        generator = np.random.default_rng(self.seed)
         self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
 
         # Confusion matrices of each fold from the others, so that no input is judged by itself.
@@ -255,7 +255,7 @@ class SoftDecoder(FittedDecoder):
         Families of simulated triggers to fit on, of "sure", "softened", "marginal", "weak".
     n_simulated : int
         Simulated attacks to fit on.
-    random_state : int
+    seed : int
 
     Attributes
     ----------
@@ -286,7 +286,7 @@ class SoftDecoder(FittedDecoder):
     false_alarm_rate: float = DEFAULTS.false_alarm_rate
     families: tuple[Family, ...] = FAMILIES
     n_simulated: int = 8000
-    random_state: int = 0
+    seed: int = 0
 
     def fit(self, scores: ArrayLike, labels: ArrayLike) -> "SoftDecoder":
         """Fit on clean validation scores (N, m, c), log-probabilities, and labels (N,). Never give it test data."""
@@ -297,7 +297,7 @@ class SoftDecoder(FittedDecoder):
         unknown = [family for family in self.families if family not in FAMILIES]
         if unknown or not self.families:
             raise InputError(f"families: choose from {', '.join(FAMILIES)}, got {self.families}")
-        generator = np.random.default_rng(self.random_state)
+        generator = np.random.default_rng(self.seed)
         self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
         self.calibration_ = calibration = cross_calibrate(checked, truth, generator)
 
@@ -319,7 +319,7 @@ class SoftDecoder(FittedDecoder):
     def fallback_(self) -> DiscountedDecoder:
         """The decoder on votes, fitted on the same validation inputs when it is first needed."""
         self._check_fitted()
-        settings = (self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.random_state)
+        settings = (self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.seed)
         return DiscountedDecoder(self.code, self.n_classes_, *settings).fit(self.votes_, self.labels_)
 
     def decode_votes(self, votes: ArrayLike) -> Decoded:
