@@ -135,7 +135,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
 }  # fmt: skip
 #: Tests that import torch, read results or take minutes without the compiler.
 LEFT_OUT = ("every_proposition", "torch_device", "missing_is_said[soft", "real_models", "within_a_minute", "drawn_to",
-            "recorded_votes", "repeated_and_shuffled", "unlikely_hypotheses", "bagging", "sometimes_larger",
+            "recorded_votes", "repeated_and_shuffled", "unlikely_hypotheses", "sometimes_larger",
             "collective.py::test_patterns", "are_quick", "many_users_are_never_below", "learns_an_interaction",
             "is_the_log_likelihood_ratio")  # fmt: skip
 #: Examples of a property in one run, and how many times the seconds of the undisturbed tests a mutant gets.

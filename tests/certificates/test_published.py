@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from codeward._errors import InputError
-from codeward.certificates import certify, certify_bagging, certify_dpa, certify_finite_aggregation
+from codeward.certificates import (
+    certify,
+    certify_bagging,
+    certify_dpa,
+    certify_finite_aggregation,
+    certify_run_off_election,
+)
 from codeward.codes import Code
 
 
@@ -89,6 +95,60 @@ def test_the_exact_radius_is_sometimes_larger_than_finite_aggregation():
     gain = result.radius - certify_finite_aggregation(votes, code, 10)
     assert gain.min() == 0
     assert gain.max() == 1
+
+
+def run_off_election_slowly(scores, matrix):
+    """Rezaei et al.: the first k at which two classes may pass the output, or one may get in and win."""
+    m, c = scores.shape
+    says = [max(range(c), key=lambda a, j=j: (scores[j, a], -a)) for j in range(m)]
+    first = [says.count(a) for a in range(c)]
+    # Models that like a more than b, of equals the smaller class.
+    likes = [[{j for j in range(m) if (scores[j, a], -a) > (scores[j, b], -b)} for b in range(c)] for a in range(c)]
+    one, two = sorted(range(c), key=lambda a: (-first[a], a))[:2]
+    label = max((one, two), key=lambda a: (len(likes[a][one + two - a]), -a))
+    others = [a for a in range(c) if a != label]
+    second = min(others, key=lambda a: (-first[a], a))
+
+    def reached(closes, lead, k):
+        """Whether the k users who close most of a lead may close it."""
+        power = sorted(sum(closes(j) for j in range(m) if matrix[j, user]) for user in range(matrix.shape[1]))
+        return sum(power[len(power) - k :]) >= lead
+
+    def passes(a, b, k):
+        return reached(lambda j: (says[j] != a) + int(says[j] == b), first[b] - first[a] + (b < a), k)
+
+    for k in range(1, matrix.shape[1] + 1):
+        for a, b in combinations(others, 2):
+            need = 2 * first[label] - first[a] - first[b] + (label < a) + (label < b)
+            both = reached(lambda j, p=(a, b): 3 if says[j] == label else int(says[j] not in p), need, k)
+            if both and passes(a, label, k) and passes(b, label, k):
+                return k - 1
+        for t in others:
+            lead = len(likes[label][t]) - len(likes[t][label]) + (label < t)
+            wins = reached(lambda j, t=t: 2 * (j in likes[label][t]), lead, k)
+            if wins and (t == second or passes(t, second, k)):
+                return k - 1
+    return matrix.shape[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    m=st.integers(1, 12),
+    n=st.integers(1, 6),
+    c=st.integers(2, 5),
+    share=st.floats(0, 1),
+)
+def test_run_off_election_is_as_published(seed, m, n, c, share):
+    rng = np.random.default_rng(seed)
+    matrix = (
+        (rng.random((m, n)) < 0.3)
+        | (np.arange(m)[:, None] % n == np.arange(n))
+        | (np.arange(m)[:, None] == np.arange(n) % m)
+    )
+    scores = rng.integers(0, 4, (4, m, c)) + 4.0 * ((rng.random((4, m, 1)) < share) & (np.arange(c) == rng.integers(c)))
+    expected = [run_off_election_slowly(one, matrix) for one in scores]
+    assert certify_run_off_election(scores, Code(matrix)).tolist() == expected
 
 
 def clopper_pearson(successes, trials, level, lower):
