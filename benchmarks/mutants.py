@@ -92,6 +92,8 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             scope = f"{scope}.{node.name}" if scope else node.name
         yield node, scope
         for name, value in ast.iter_fields(node):
+            if isinstance(node, ast.keyword) and node.arg == "strict":
+                continue  # of zip: an error raised
             if name in ("annotation", "returns", "decorator_list", "type_params", "defaults", "kw_defaults"):
                 continue
             for child in value if isinstance(value, list) else [value]:

@@ -62,6 +62,25 @@ def test_too_many_candidates_are_refused_and_not_called_clean(monkeypatch: pytes
         find_conflicts(matrix, 1, 2, most=10**9)
 
 
+@pytest.mark.parametrize(
+    ("n_models", "margin", "bits", "tables", "width"),
+    [
+        (100, 3, 10, 3, 33),
+        (40, 3, 10, 6, 20),
+        (20, 3, 10, 15, 13),
+        (4, 3, 10, 6, 2),
+        (6, 1, 10, 1, 6),
+        (45, 3, 10, 3, 15),
+    ],
+)
+def test_keys_are_half_as_long_again_as_numbers_of_the_sets(n_models, margin, bits, tables, width) -> None:
+    """The least q up to 4 with m q / (d - 1 + q) >= 1.5 log2(sets), by hand."""
+    masks = _conflicts._choose_blocks(n_models, margin, bits)
+    assert len(masks) == len({mask.tobytes() for mask in masks}) == tables
+    assert _conflicts.count_tables(n_models, margin, 2**bits) == tables
+    assert abs(np.array([mask.sum() for mask in masks]) - width).max() <= 1
+
+
 def test_fewer_models_than_the_margin_are_a_conflict() -> None:
     assert find_conflicts(np.eye(2, dtype=bool), 1, 3) == [Conflict((), (0,), 1)]
 

@@ -89,13 +89,15 @@ def test_bayes_is_its_formula_on_all_votes(code, n_classes, rates, prior):
 
 def test_bayes_is_its_formula_with_many_voters_and_more_models_than_a_word_has_bits():
     rng = np.random.default_rng(1)
-    for n_models, n_inputs in ((9, 3), (64, 1), (66, 3)):
+    for n_models, n_inputs in ((9, 4), (64, 1), (66, 3)):
         matrix = rng.random((n_models, 3)) < 0.5
         matrix[np.arange(n_models), np.arange(n_models) % 3] = True
+        matrix[1], matrix[-1] = [1, 0, 0], [0, 1, 1]  # the last of 66 has the bit of the second, in another word
         code = Code(matrix)
         votes = (rng.random((n_inputs, n_models)) < 0.2).astype(int)
         votes[0] = 1
         votes[2:], votes[2:, [5, 8, n_models * 2 // 3, n_models - 1]] = 0, 2  # few voters, wherever they are
+        votes[3:, 1:] = 2  # eight, as many as share a table
         confusion = 0.8 * np.eye(3)[None] + 0.2 * draw_confusion(code, 3)
         check_bayes(BayesDecoder(code, confusion, attackers_prior=(0.2, 0.5, 0.3), success_rate=0.7), votes)
 

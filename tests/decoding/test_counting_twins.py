@@ -14,7 +14,7 @@ from codeward.codes import Code
 from codeward.decoding import NO_VERDICT, ConsensusDecoder, PluralityDecoder
 
 
-@pytest.mark.parametrize(("n_attackers", "n_errors"), [(0, 0), (1, 0), (1, 1), (2, 0), (0, 2)])
+@pytest.mark.parametrize(("n_attackers", "n_errors"), [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (0, 2)])
 @pytest.mark.parametrize(("code", "n_classes"), [(RING, 3), (LINE, 2)])
 def test_consensus_is_its_definition_on_all_votes(code, n_classes, n_attackers, n_errors):
     votes = every_vote(code.n_models, n_classes)
@@ -33,6 +33,7 @@ def test_consensus_is_its_definition_on_all_votes(code, n_classes, n_attackers, 
         every = [x for x in sets if single and ((word != next(iter(found))) & ~hit(x, code)).sum() <= n_errors]
         minimal = [x for x in every if not any(set(y) < set(x) for y in every)]
         assert list(decoded.suspect_sets[row]) == minimal
+        assert decoded.more_sets[row] == 0
         assert set(decoded.suspects[row]) == (set.intersection(*map(set, every)) if single else set())
         assert decoded.attack_probability[row] == float(not single or suspects != ())
         shares = [np.mean([j in x for x in minimal]) if single else 0.0 for j in range(code.n_users)]

@@ -156,6 +156,16 @@ def test_somebody_is_named_where_every_explanation_is_too_unlikely_for_a_float()
     assert name_attackers(decoder, [votes]) == [(2,)]
 
 
+def test_names_do_not_depend_on_how_many_inputs_are_weighed_at_a_time(monkeypatch):
+    code, confusion, votes, _, _ = simulate(np.random.default_rng(4), 12, (1,), 0, 0.7)
+    decoder = BayesDecoder(code, confusion)
+    whole = name_attackers(decoder, votes)
+    assert len(set(whole)) > 1
+    for chunk in (1, 4 * 37 * 5):
+        monkeypatch.setattr(_pooling, "_CHUNK", chunk)
+        assert name_attackers(decoder, votes) == whole
+
+
 def test_more_inputs_find_the_attackers_more_often():
     rng = np.random.default_rng(3)
     found = {}

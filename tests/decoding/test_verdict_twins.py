@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from codeward._errors import InputError
+from codeward.codes import Code
 from codeward.decoding import (
     Decoded,
     PluralityDecoder,
@@ -16,6 +17,7 @@ from codeward.decoding import (
     roc_curve,
     tracking_score,
 )
+from codeward.decoding._attacker_sets import gather_attacker_sets, name_suspects, rank_sets
 from codeward.decoding._decoded import first_best
 
 
@@ -101,6 +103,35 @@ def test_a_memory_decodes_once_and_forgets_past_its_limit():
     assert free.asked == [2]
     many = VerdictMemory(Counting(300))
     assert many.decode([[256, 256, 0], [0, 0, 256], [299, 299, 1]]).labels.tolist() == [256, 0, 299]
+
+
+def test_suspects_are_listed_by_level_then_by_their_users():
+    rng = np.random.default_rng(8)
+    code = Code(np.vstack([np.eye(9, dtype=int), rng.random((3, 9)) < 0.5]))
+    for prior in ((0.2, 0.4, 0.4), (0.0, 1.0)):
+        sets = gather_attacker_sets(code, np.array(prior))
+        # Levels far apart, ties and hopeless ones; more sets near the best than are shown.
+        masses = rng.choice([1.0, 0.8, 0.3, 0.06, 1e-6], size=(12, sets.weights.size)) * sets.weights
+        masses[0], masses[1, 1:] = 0.0, 0.0
+        found = name_suspects(sets, masses)
+        names = [tuple(user for user in row if user >= 0) for row in sets.users.tolist()]
+        for row, mass in enumerate(masses):
+            by_set = {}
+            for p in range(sets.weights.size):
+                for s in range(sets.starts[p], sets.starts[p + 1]):
+                    by_set[names[s]] = mass[p] * sets.set_weights[s] / sets.weights[p]
+            best = max(by_set.values())
+            near = sorted(
+                (x for x, value in by_set.items() if value > 0 and value >= best / 20 * (1 - 1e-9)),
+                key=lambda x: (-round(float(np.log(by_set[x] / best)), 6), len(x), x),
+            )
+            assert list(found.sets[row]) == near[:20]
+            assert found.more[row] == max(len(near) - 20, 0)
+            assert set(found.certain[row]) == (set.intersection(*map(set, near)) if near else set())
+            alone = rank_sets({x: by_set[x] for x in sorted(by_set, key=lambda x: (len(x), x))})
+            assert alone == (found.certain[row], found.sets[row], found.more[row])
+        assert max(found.more) > 0 or len(prior) == 2
+    assert rank_sets({(1,): 2.0, (0,): 2.0}, unlisted=3) == ((), ((1,), (0,)), 3)
 
 
 def test_verdicts_are_joined_and_taken():

@@ -137,7 +137,7 @@ def enumerate_patterns(code: Code, max_attackers: int, max_sets: int = MAX_ATTAC
     size = min(max_attackers, code.n_users)
 
     # 1. All attacker sets by size, each in lexicographic order; the OR of their columns.
-    sets = np.full((n_sets, max(max_attackers, 0)), -1, dtype=np.int32)
+    sets = np.full((n_sets, max_attackers), -1, dtype=np.int32)
     sums = np.zeros((n_sets, columns.shape[1]), dtype=np.uint64)
     sizes = np.zeros(n_sets, dtype=np.int64)
     start, stop = 0, 1

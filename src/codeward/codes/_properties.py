@@ -253,9 +253,8 @@ def find_margins(table: PatternTable, max_attackers: int | None = None) -> Margi
                 both -= n_zeros[None, other:end]
                 agree[k] = min(agree[k], int(both.min()))
                 # A pattern is not compared with itself: blocks on the diagonal leave the diagonal out.
-                if other < stop and end > start:
-                    rows = np.arange(max(start, other), min(stop, end))
-                    both[rows - start, rows - other] = 0
+                rows = np.arange(max(start, other), min(stop, end))
+                both[rows - start, rows - other] = 0
                 differ[k] = min(differ[k], m - int(both.max()))
 
     twins = (table.twins >= 0).sum(axis=1)

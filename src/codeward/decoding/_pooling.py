@@ -213,10 +213,9 @@ def _add_up(
         places = [slice(low, high) for low, high in pairwise((ends[start : end + 1] - ends[start]).tolist())]
         sums = [(np.zeros(()), 0.0)] * len(places)
         for low in range(0, len(together), step):
-            high = min(low + step, len(together))
-            attacked, clean, inverse = _weigh(decoder, together[low:high], false_share)
+            attacked, clean, inverse = _weigh(decoder, together[low : low + step], false_share)
             for k, place in enumerate(places):
-                rows = inverse[max(place.start - low, 0) : max(min(place.stop, high) - low, 0)]
+                rows = inverse[place]  # of the only group, where there are several parts
                 sums[k] = (sums[k][0] + attacked[rows].sum(axis=0), sums[k][1] + float(clean[rows].sum()))
         yield from sums
         start = end

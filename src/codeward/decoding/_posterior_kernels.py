@@ -27,12 +27,12 @@ GROUP = 8
 
 
 @compiled
-def extract_bits(words: _Words, row: int, models: _Ints, start: int, stop: int) -> int:
-    """Bits of pattern ``row`` at models[start:stop], as an index."""
+def extract_bits(words: _Words, row: int, models: _Ints, n_models: int) -> int:
+    """Bits of pattern ``row`` at the first ``n_models`` of ``models``, as an index."""
     index = np.int64(0)
-    for k in range(start, stop):
+    for k in range(n_models):
         i = models[k]
-        index |= np.int64((words[row, i >> 6] >> np.uint64(i & 63)) & np.uint64(1)) << (k - start)
+        index |= np.int64((words[row, i >> 6] >> np.uint64(i & 63)) & np.uint64(1)) << k
     return int(index)
 
 
@@ -182,7 +182,7 @@ def sum_posterior(
                 for mask in range(1 << n_said):
                     fewest[mask] = -1
                 for p in range(n_patterns):
-                    mask = extract_bits(words, p, models, 0, n_said)
+                    mask = extract_bits(words, p, models, n_said)
                     index[p] = mask
                     failed[p] = hits[p] - bit_count(mask)
                     if fewest[mask] < 0:
