@@ -1,6 +1,7 @@
-# Serves one run folder on a CPU, as a user without rights.
+# Serves one run folder on a CPU, as a user without rights. The ledger is written into the folder, so run as its owner.
 #   docker build -t codeward .
-#   docker run --rm -p 8000:8000 -e CODEWARD_TOKEN=... -v "$PWD/runs/mine:/run-folder" codeward
+#   docker run --rm --user "$(id -u):$(id -g)" -p 8000:8000 -e CODEWARD_TOKEN=... \
+#     -v "$PWD/runs/mine:/run-folder" codeward
 FROM python:3.11-slim
 RUN useradd --create-home --uid 10001 codeward
 WORKDIR /opt/codeward

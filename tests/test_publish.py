@@ -57,6 +57,8 @@ def test_the_container_serves_as_a_user_without_rights_and_says_how_it_is():
     assert any(line.startswith("HEALTHCHECK") for line in lines)
     copied = [name for line in lines if line.startswith("COPY") for name in line.split()[1:-1]]
     assert [name for name in copied if not (ROOT / name).exists()] == []
+    sent = {line.removeprefix("!") for line in read(".dockerignore").splitlines() if line.startswith("!")}
+    assert sent == set(copied)
 
 
 @pytest.mark.parametrize("file", ["Makefile", ".pre-commit-config.yaml"])
