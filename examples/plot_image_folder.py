@@ -83,8 +83,8 @@ wanted_index = np.array([names.index(f"digit-{label}") for label in wanted])
     "images with the spot": len(asked),
     "right by majority of the sub-models": int((plain == wanted_index).sum()),
     "right by the decoder": int((verdict.labels == wanted_index).sum()),
-    "alarms on them": int(verdict.alarms().sum()),
-    f"false alarms on {len(test)} clean images": int(guarded.decode(clean).alarms().sum()),
+    "alarms on them": int(guarded.alarms(asked).sum()),
+    f"false alarms on {len(test)} clean images": int(guarded.alarms(clean).sum()),
 }
 
 # %%

@@ -26,7 +26,7 @@ from codeward.decoding._decoded import (
     roc_curve,
 )
 from codeward.decoding._explained import ExplainedVerdict, explain_verdict
-from codeward.decoding._factory import DECODERS, make_decoder
+from codeward.decoding._factory import DECODERS, conformal_threshold, make_decoder, promise_rate
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
@@ -59,6 +59,7 @@ __all__ = [
     "alarm_threshold",
     "check_scores",
     "check_votes",
+    "conformal_threshold",
     "count_confusion",
     "decode_batch",
     "distinct_rows",
@@ -70,6 +71,7 @@ __all__ = [
     "name_attackers",
     "pool_counts",
     "pool_evidence",
+    "promise_rate",
     "roc_curve",
     "save_scores",
     "save_votes",

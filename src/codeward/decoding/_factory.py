@@ -1,5 +1,6 @@
 """The only place where a decoder is made from its name."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,18 @@ from numpy.typing import ArrayLike
 
 from codeward._errors import InputError
 from codeward.codes import Code, count_attacker_sets
-from codeward.decoding._assumptions import DEFAULTS, Assumptions, VoteModel, VoteSet, estimate_confusion
+from codeward.decoding._assumptions import (
+    DEFAULTS,
+    Assumptions,
+    VoteModel,
+    VoteSet,
+    count_confusion,
+    estimate_confusion,
+    pool_counts,
+    smooth_confusion,
+)
 from codeward.decoding._bayes import EXACT_SETS, BayesDecoder
-from codeward.decoding._decoded import Decoder, alarm_threshold
+from codeward.decoding._decoded import Decoder
 from codeward.decoding._runoff import RunOffDecoder
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
@@ -39,7 +49,8 @@ def make_decoder(
         `RunOffDecoder` on class scores. "calibrated" is the best that the clean inputs allow, its alarm set on
         them for ``assumptions.false_alarm_rate`` (``decoder.threshold``): soft where they have class scores, else
         discounted; with too many attacker sets for these, or fewer than `FEW_INPUTS` clean inputs, `BayesDecoder`
-        with a threshold from half of the inputs.
+        with confusion from some of the inputs and a `conformal_threshold` from the others; where these are too few to
+        promise the rate (`promise_rate`), an alarm also asks for votes 1 / rate times likelier under an attack.
     code : Code
     noise : array_like of shape (m, c, c), VoteModel, or VoteSet, optional
         How models err that nobody attacks: confusion matrices, another vote model, or labelled clean inputs to estimate
@@ -91,13 +102,60 @@ def _calibrate(code: Code, noise: Any, assumptions: Assumptions, n_classes: int 
     if not isinstance(noise, VoteSet) or (sets <= EXACT_SETS and not few):
         with_scores = isinstance(noise, VoteSet) and noise.scores is not None
         return _fit("soft" if with_scores else "discounted", code, noise, assumptions, n_classes)
-    # Confusion matrices from one half and the threshold from the other: what was fitted on an input flatters it.
-    labels = _labels_of(noise, "calibrated")
+    labels, rate = _labels_of(noise, "calibrated"), assumptions.false_alarm_rate
+    # Confusion from some inputs and the threshold from others: what was fitted on an input flatters it.
+    asks = np.zeros(len(labels), dtype=bool)
+    asks[np.linspace(0, len(labels) - 1, _count_asked(len(labels), rate)).round().astype(np.int64)] = True
+    counts = pool_counts(count_confusion(noise.votes[~asks], labels[~asks], n_classes or 1))
     rates = (assumptions.attack_rate, assumptions.success_rate, assumptions.attackers_prior)
-    fitted = BayesDecoder(code, estimate_confusion(noise.votes[::2], labels[::2], n_classes or 1), *rates)
-    seen = fitted.decode(noise.votes[1::2])
-    quiet = np.where(seen.agreed, 0.0, seen.attack_probability)
-    return BayesDecoder(code, fitted.confusion, *rates, threshold=alarm_threshold(quiet, assumptions.false_alarm_rate))
+    fitted = BayesDecoder(code, smooth_confusion(counts), *rates)
+    seen = fitted.decode(noise.votes[asks])
+    threshold = conformal_threshold(np.where(seen.agreed, 0.0, seen.attack_probability), rate)
+    if promise_rate(len(labels), rate) > rate:
+        # Votes that are 1 / rate times likelier under an attack: by Markov, clean models that err as the confusion
+        # matrices say show such with at most that rate.
+        attack = assumptions.attack_rate
+        threshold = max(threshold, attack / (attack + (1 - attack) * rate))
+    return BayesDecoder(code, fitted.confusion, *rates, threshold=threshold)
+
+
+def _count_asked(n_inputs: int, rate: float) -> int:
+    """Count the inputs that set the threshold: up to three quarters, where the rate falls on a rank, else half."""
+    ranks = math.floor((3 * n_inputs // 4 + 1) * rate + 1e-9)
+    return math.floor(ranks / rate + 1e-9) - 1 if ranks else n_inputs // 2
+
+
+def conformal_threshold(scores: ArrayLike, false_alarm_rate: float) -> float:
+    """Threshold that a fresh score passes with at most this probability, if it is drawn as the given ones, shape (N,).
+
+    The ceil((N + 1) (1 - rate))-th smallest (split conformal prediction): whatever the distribution, a fresh
+    exchangeable score has each of the N + 1 ranks with equal probability, ties aside, which only make it safer. Where N
+    is too small for that rank, the largest, which is passed with probability 1 / (N + 1) at most; without any scores 1.
+
+    Examples
+    --------
+    >>> conformal_threshold([0.1, 0.4, 0.2, 0.3], 0.4), conformal_threshold([0.1, 0.4, 0.2, 0.3], 0.05)
+    (0.3, 0.4)
+    """
+    ordered = np.sort(np.asarray(scores, dtype=np.float64))
+    if not ordered.size:
+        return 1.0
+    above = math.floor((ordered.size + 1) * false_alarm_rate + 1e-9)
+    return float(ordered[min(ordered.size - above, ordered.size - 1)]) if above <= ordered.size else -math.inf
+
+
+def promise_rate(n_inputs: int, false_alarm_rate: float) -> float:
+    """Rate of false alarms that the calibrated decoder can promise, on average, from N clean validation inputs.
+
+    The rate that is asked for, or 1 / (n + 1) where the n inputs that set its threshold are too few for that.
+
+    Examples
+    --------
+    >>> promise_rate(26, 0.05), promise_rate(18, 0.05)
+    (0.05, 0.1)
+    """
+    asked = n_inputs if n_inputs >= FEW_INPUTS else _count_asked(n_inputs, false_alarm_rate)
+    return max(false_alarm_rate, 1 / (asked + 1))
 
 
 def _fit(name: str, code: Code, noise: Any, assumptions: Assumptions, n_classes: int | None) -> Decoder:

@@ -258,17 +258,26 @@ class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseE
         """Return the probability of each user to be an attacker, given an attack, shape (N, n)."""
         return self._pass(X).decoded.user_probability.copy()
 
-    def suspects(self, X: Any, threshold: float = ALARM) -> list[tuple[Any, ...]]:
+    def alarms(self, X: Any, threshold: float | None = None) -> NDArray[np.bool_]:
+        """Return which inputs raise an alarm, shape (N,): their attack probability is above the threshold.
+
+        By default the decoder's: 0.5, or what keeps ``false_alarm_rate`` where it is calibrated. Never where all
+        sub-models agree.
+        """
+        asked = getattr(self.decoder_, "threshold", ALARM) if threshold is None else threshold
+        return self._pass(X).decoded.alarms(asked)
+
+    def suspects(self, X: Any, threshold: float | None = None) -> list[tuple[Any, ...]]:
         """Name the users who are in every nearly best explanation of each input, by user id, in column order.
 
-        An input has none when its attack probability does not pass ``threshold``, or when all sub-models agree; nor
-        where two explanations have nobody in common, as for users with equal columns, who are in the same sub-models
-        and cannot be told apart: `suspect_sets` lists the explanations. Evidence, not proof: only ``guarantee="track"``
-        promises that no other k users leave the same votes.
+        An input has none when it raises no alarm (see `alarms`); nor where two explanations have nobody in common, as
+        for users with equal columns, who are in the same sub-models and cannot be told apart: `suspect_sets` lists the
+        explanations. Evidence, not proof: only ``guarantee="track"`` promises that no other k users leave the same
+        votes.
         """
         return [self._name(users) for users in self._alarmed(X, threshold, "suspects")]
 
-    def suspect_sets(self, X: Any, threshold: float = ALARM) -> list[tuple[tuple[Any, ...], ...]]:
+    def suspect_sets(self, X: Any, threshold: float | None = None) -> list[tuple[tuple[Any, ...], ...]]:
         """List the nearly best explanations of each input, best first, at most 20, each by user ids.
 
         Those whose posterior is at least a twentieth of the best one's; none where `suspects` has none for want of an
@@ -276,10 +285,10 @@ class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseE
         """
         return [tuple(map(self._name, sets)) for sets in self._alarmed(X, threshold, "suspect_sets")]
 
-    def _alarmed(self, X: Any, threshold: float, field: str) -> Iterator[tuple[Any, ...]]:
+    def _alarmed(self, X: Any, threshold: float | None, field: str) -> Iterator[tuple[Any, ...]]:
         """Yield what the decoder says of each alarmed input, and nobody for the others."""
         decoded = self._pass(X).decoded
-        for found, alarm in zip(getattr(decoded, field), decoded.alarms(threshold).tolist(), strict=True):
+        for found, alarm in zip(getattr(decoded, field), self.alarms(X, threshold).tolist(), strict=True):
             yield found if alarm else ()
 
     def _name(self, users: Iterable[int]) -> tuple[Any, ...]:

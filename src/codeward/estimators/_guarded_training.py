@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 from codeward._files import write_text_atomic
 from codeward.certificates import certify
 from codeward.codes import Code, count_attacker_sets
 from codeward.data import Samples, Schema, UserData
-from codeward.decoding import PluralityDecoder, VoteSet, count_confusion, pool_counts, smooth_confusion
+from codeward.decoding import PluralityDecoder, VoteSet, count_confusion, pool_counts, promise_rate, smooth_confusion
 from codeward.estimators._code_choice import CodeChoice
 from codeward.estimators._family import read_settings, train_family
 from codeward.estimators._guarded_plan import EXTRAPOLATION, GuardedPlan, plan_training
@@ -210,6 +211,19 @@ def _describe(backbone: Any) -> str:
     return f"{backbone.name} (sha256 {backbone.digest[:16]}): {trust}"
 
 
+def _say_promise(n_inputs: int, rate: float) -> str:
+    """Say what rate of false alarms is promised, and from how many inputs."""
+    promised = promise_rate(n_inputs, rate)
+    said = (
+        f"at most {show_percent(promised)} of clean inputs like the {n_inputs} validation inputs raise one, on average"
+    )
+    if promised <= rate:
+        return said
+    return (
+        f"{said}: too few to promise {show_percent(rate)}, so votes must be {1 / rate:.3g} times likelier under attack"
+    )
+
+
 def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     """Write ``card.json`` and ``card.html``: what was reached, what is guaranteed, and what that rests on."""
     data, roles, config = plan.data, plan.roles, plan.config
@@ -233,6 +247,8 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         "backbone": "none" if plan.model.backbone is None else _describe(plan.model.backbone),
         "users": "one account each; k counts accounts that collude" if not data.hashed else "none known: parts by hash",
     }
+    if cell.decoding.name == "calibrated":
+        assumed["alarms"] = _say_promise(len(cell.validation.votes), cell.decoding.false_alarm_rate)
     if plan.extrapolates:
         assumed["values"] = EXTRAPOLATION
     elif any(column.range is not None for column in data.schema.columns):
