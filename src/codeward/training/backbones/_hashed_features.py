@@ -84,7 +84,7 @@ class HashedText:
 
     def transform(self, inputs: Any) -> GridFeatures:
         """Return the features of texts: a sequence of str, or a table of one text column."""
-        texts = _list_texts(inputs)
+        texts = list_texts(inputs, self.name)
         parts = [np.zeros((0, self.width), np.int16)]
         for start in range(0, len(texts), _BATCH):
             batch = texts[start : start + _BATCH]
@@ -94,18 +94,19 @@ class HashedText:
         return GridFeatures(np.concatenate(parts))
 
 
-def _list_texts(inputs: Any) -> list[str]:
+def list_texts(inputs: Any, what: str) -> list[str]:
+    """Return texts given as a sequence or as a table of one column; ``what`` names the backbone in errors."""
     if isinstance(inputs, InputTable):
         columns = list(inputs.columns.values())
         if len(columns) != 1:
-            raise InputError(f"hashed-text: expected one column of text, the table has {len(columns)}")
+            raise InputError(f"{what}: expected one column of text, the table has {len(columns)}")
         inputs = columns[0]
     if isinstance(inputs, str) or not isinstance(inputs, Sequence | np.ndarray):
-        raise InputError("hashed-text: expected texts, one a sample")
+        raise InputError(f"{what}: expected texts, one a sample")
     texts = ["" if text is None else text for text in inputs]
     for row, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(f"hashed-text: input {row} is no text but {type(text).__name__}")
+            raise InputError(f"{what}: input {row} is no text but {type(text).__name__}")
     return texts
 
 

