@@ -23,6 +23,9 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from codeward._errors import InputError
+from codeward.codes import Code
+from codeward.data import load_dataset
+from codeward.federated import OneRound, OneRoundPlan, load_one_round, make_statistics, save_samples
 from codeward.federated.consortium import KeyBinding, Member, Roster, SignedGrid, bind_nodes, sign_reply
 from codeward.federated.consortium._roster import make_key, private_text, public_line, write_private
 from codeward.federated.consortium._signed_grid import CHALLENGE, SIGNATURE, check_content, sign_content
@@ -240,3 +243,69 @@ def test_the_client_signs_with_the_key_its_own_command_names(tmp_path: Path) -> 
         call({}, asked)
     with pytest.raises(InputError, match="no nonce"):
         call({"key-file": str(tmp_path / "node.key")}, update(0.0))
+
+
+HOSTILE = {
+    "NaN": (lambda arrays: arrays | {"sums": np.full_like(arrays["sums"], np.nan)}, "sums holds NaN or infinity"),
+    "off the grid": (lambda arrays: arrays | {"gram": arrays["gram"] + 0.25}, "gram is not on the grid of 2^-12"),
+    "not PSD": (lambda arrays: arrays | {"sums": 40 * arrays["sums"]}, "not positive semidefinite"),
+    "trace": (lambda arrays: arrays | {"gram": 2 * arrays["gram"]}, "samples of norm one can have"),
+    "size": (lambda arrays: arrays | {"extra": np.zeros(1 << 22)}, "its message is too large"),
+    "width": (lambda arrays: arrays | {"gram": arrays["gram"][:-1]}, "gram: shape"),
+    "count": (lambda arrays: arrays | {"counts": arrays["counts"] - 7}, "a count is below 0"),
+}
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [pytest.param(kind, marks=[] if kind in ("NaN", "not PSD") else pytest.mark.slow) for kind in HOSTILE]
+    + ["forged", pytest.param("unsigned", marks=pytest.mark.slow)],
+)
+def test_members_of_a_consortium_sign_their_statistics(tmp_path: Path, link: Link, hostile: str):
+    """Flower's own link state, the consortium's client app and grid; bob sends what no samples give, or as another."""
+    from codeward.federated._flower_one_round import run_one_round
+    from codeward.federated.consortium import client_app
+
+    own = [load_dataset("digits").train.take(np.arange(user, 24, 3)) for user in range(3)]
+    plan = OneRoundPlan.make(Code([[1, 1, 0], [1, 0, 1]], users=NAMES), "gradients", n_classes=10)
+    plan.save(tmp_path / "one-round.json")
+    for user, name in enumerate(NAMES):
+        write_private(tmp_path / f"{name}.key", private_text(KEYS[name]))
+        save_samples(tmp_path / f"{name}.npz", own[user])
+
+    def answer(name, question):
+        config = {"key-file": str(tmp_path / f"{name}.key"), "data": str(tmp_path / f"{name}.npz")}
+        if name == "bob" and hostile == "forged":
+            config["key-file"] = str(tmp_path / "carol.key")
+        context = Context(1, link.nodes[name], config, RecordDict(), {})
+
+        def reply(message, context):
+            sent = client_app.answer_query(message, context)
+            if name == "bob" and hostile in HOSTILE:
+                arrays = {key: array.numpy() for key, array in sent.content.array_records["statistics"].items()}
+                spoilt = HOSTILE[hostile][0](arrays)
+                sent.content["statistics"] = ArrayRecord({key: Array(array) for key, array in spoilt.items()})
+            return sent
+
+        if name == "bob" and hostile == "unsigned":
+            question.content.pop("codeward.challenge")
+            return reply(question, context)
+        return sign_reply(question, context, reply)
+
+    class Answering(SignedGrid):
+        def pull_messages(self, message_ids):
+            for name in NAMES:
+                for question in link.grid.state.get_message_ins(link.nodes[name], limit=1):
+                    link.reply(question, answer(name, question).content)
+            return super().pull_messages(message_ids)
+
+    server = run_one_round(Answering(link.grid, ROSTER, look_every=0.0), tmp_path, KeyBinding(ROSTER), poll=0.01)
+    assert server.counted == [0, 2]
+    words = HOSTILE[hostile][1] if hostile in HOSTILE else "its reply is not signed by its key for this question"
+    assert words in server.refusals[1]
+    assert server.refusals[1].startswith("bob: ")
+    assert "\n" not in server.refusals[1]
+    alone = OneRound(plan)
+    for user in (0, 2):
+        alone.accept(user, make_statistics(plan, own[user].images, own[user].labels))
+    assert load_one_round(tmp_path)[1].weights.tobytes() == alone.fit().weights.tobytes()

@@ -26,7 +26,16 @@ import httpx
 
 from codeward.codes import Code
 from codeward.data import Samples, load_dataset
-from codeward.federated import FederatedSettings, FederationPlan, train_federated, train_update
+from codeward.federated import (
+    FederatedSettings,
+    FederationPlan,
+    OneRound,
+    OneRoundPlan,
+    load_one_round,
+    make_statistics,
+    train_federated,
+    train_update,
+)
 from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._local_training import save_samples
 from codeward.federated.consortium import _consortium_texts as commands
@@ -58,6 +67,14 @@ def watch(event, arguments):
     with open(os.environ["CONTACTS"], "a") as out:
         out.write(f"{host} {' '.join(sys.argv[:1])}\\n")
 sys.addaudithook(watch)
+if os.environ.get("HOSTILE") and "flwr-clientapp" in " ".join(sys.orig_argv):
+    import numpy
+    from codeward.federated import _flower_one_round
+    honest = _flower_one_round.make_statistics
+    def spoil(*arguments):
+        arrays = honest(*arguments)
+        return arrays | {"sums": numpy.full_like(arrays["sums"], numpy.nan)}
+    _flower_one_round.make_statistics = spoil
 """
 
 
@@ -84,11 +101,12 @@ class Stage:
         watch = {"PYTHONPATH": paths, "CONTACTS": str(self.contacts), "PYTHONUNBUFFERED": "1"}
         return kept | dead | watch | {"OMP_NUM_THREADS": "1"}
 
-    def start(self, name: str, command: str, folder: Path) -> subprocess.Popen[bytes]:
+    def start(self, name: str, command: str, folder: Path, **more: str) -> subprocess.Popen[bytes]:
         self.logs[name] = folder / f"{name}.log"
+        own = self.environment() | more
         with self.logs[name].open("wb") as log:
             process = subprocess.Popen(
-                self.line(command), cwd=folder, env=self.environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                self.line(command), cwd=folder, env=own, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
         self.processes[name] = process
         return process
@@ -268,6 +286,65 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         raise
     finally:
         stage.close()
+
+
+@pytest.fixture(scope="module")
+def one_round(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Path, OneRoundPlan, list[Samples]]]:
+    """The same consortium asked once for statistics; carol's are none that samples could give."""
+    place = tmp_path_factory.mktemp("once")
+    code = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0]], users=NAMES)
+    rounds = FederationPlan(code, PRESETS["digits"], FederatedSettings(), (1, 8, 8), seed=7)
+    gate_port, link_port, *node_ports = free_ports(5)
+    written = write_consortium(place / "c", rounds, ["127.0.0.1"], gate_port, link_port, join_timeout=180)
+    server, address, users = written.path / "server", written.address, deal_digits()
+    plan = OneRoundPlan.make(code, "gradients", n_classes=10)
+    plan.save(server / "federation" / "one-round.json")
+    for name, samples in zip(NAMES, users, strict=True):
+        save_samples(written.path / "users" / name / "data.npz", samples)
+    library = place / "library"
+    library.mkdir()
+    (library / "sitecustomize.py").write_text(WATCHER)
+    stage = Stage(place / "contacts.txt", library)
+    try:
+        stage.start("superlink", commands.start_superlink(address), server)
+        stage.start("gate", commands.start_gate(address, listen="127.0.0.1"), server)
+        wait_for(lambda: listens(link_port) and listens(gate_port), PATIENCE, "SuperLink and gate listen")
+        for name in NAMES:
+            assert "registered successfully" in stage.call(commands.register_user(name), server)
+        for name, port in zip(NAMES, node_ports, strict=True):
+            hostile = {"HOSTILE": "NaN"} if name == "carol" else {}
+            stage.start(name, commands.start_supernode(address, port), written.path / "users" / name, **hostile)
+        run = stage.start("run", commands.start_run(), server)
+        wait_for((server / "federation" / "one-round-result.json").exists, 3 * PATIENCE, "the round ends")
+        run.wait(PATIENCE)
+        yield stage, server, plan, users
+    except BaseException:
+        for name in stage.logs:
+            print(f"----- {name}\n{stage.log(name)[-3000:]}")
+        raise
+    finally:
+        stage.close()
+
+
+def test_one_round_leaves_out_hostile_statistics_and_equals_the_pooled_heads(one_round) -> None:
+    _, server, plan, users = one_round
+    _, heads, who = load_one_round(server / "federation")
+    assert who["counted"] == {"alice": len(users[0]), "bob": len(users[1])}
+    assert who["refusals"] == {"carol": "carol: sums holds NaN or infinity"}
+    pooled = OneRound(plan)
+    for user in (0, 1):
+        pooled.accept(user, make_statistics(plan, users[user].images, users[user].labels))
+    assert heads.weights.tobytes() == pooled.fit().weights.tobytes()
+
+
+def test_one_round_becomes_a_run_folder_that_is_reported_certified_and_revoked(one_round, tmp_path: Path) -> None:
+    stage, server, _, _ = one_round
+    command = commands.collect_run().replace("test.npz", "digits").replace("../run", str(tmp_path / "run"))
+    stage.call(command, server)
+    stage.call(f"codeward report {tmp_path / 'run'}", server)
+    stage.call(f"codeward certify {tmp_path / 'run'} --threat arbitrary", server)
+    stage.call(f"codeward revoke {tmp_path / 'run'} bob --yes -o {tmp_path / 'without'}", server)
+    assert not (tmp_path / "without" / "statistics" / "bob.npz").exists()
 
 
 def _add_stranger(place: Path, name: str) -> Path:

@@ -146,15 +146,76 @@ def test_the_commands_make_the_pooled_heads(tmp_path, samples, plan, pooled, cap
                  "--json"]) == 0  # fmt: skip
     told = json.loads(capsys.readouterr().out)
     assert told["counted"] == NAMES
-    found, heads = load_one_round(made)
+    found, heads, who = load_one_round(made)
+    assert who["counted"] == dict.fromkeys(NAMES, 60)
     assert found.identity == plan.identity
     assert heads.weights.tobytes() == pooled.weights.tobytes()
     assert heads.rows == pooled.rows
     assert main(["certify", told["votes"], "--code", f"{made}/code.json", "--decoder", "plurality",
                  "--threat", "arbitrary", "--json"]) == 0  # fmt: skip
+    assert main(["certify", made, "--threat", "arbitrary", "--json"]) == 0
     assert main([*command, "combine", inbox, "--plan", agreed, "-o", made]) == 2
     assert main([*command, "send", str(tmp_path / "test.npz"), "--plan", agreed, "--user", "zoe"]) == 2
     assert "the plan has ann, bob, cem, dora" in capsys.readouterr().err
+
+
+def test_a_round_is_served_reported_and_revoked_by_subtraction(tmp_path, samples, plan, pooled, capsys):
+    from codeward.estimators import load_sub_models
+    from codeward.runs import Card, Cell, RunFolder
+    from codeward.serve import open_run
+
+    users, test = samples
+    server = OneRound(plan)
+    for user, own in enumerate(users):
+        server.accept(user, tell(plan, own))
+    server.save(tmp_path / "server")
+    np.savez(tmp_path / "test.npz", X=show(test), y=test.labels)
+    made = str(tmp_path / "run")
+    command = ["federate", "collect", str(tmp_path / "server"), "--data", str(tmp_path / "test.npz"), "-o", made]
+    assert main(command) == 0
+    assert main(command) == 2  # the folder is there
+    card = Card.load(tmp_path / "run" / "card.json")
+    assert card.facts["data"] == "240 samples of 4 users"
+    assert {curve.threat for curve in card.certified} == {"arbitrary"}
+    served = open_run(made)
+    assert served.cell.threat == "arbitrary"
+    assert served.kind.kind == "features"
+    said = [verdict.votes for verdict in served.guard.predict(show(test))]
+    assert (np.array(said) == pooled.votes(show(test))).all()
+
+    def find(folder):
+        return load_sub_models(Cell(RunFolder(folder), 0, 0))
+
+    assert main(["revoke", made, "bob", "--yes", "--quiet", "-o", f"{made}-1"]) == 0
+    assert find(f"{made}-1").weights.tobytes() == pooled.revoke(1).weights.tobytes()
+    kept = {file.name for file in (tmp_path / "run-1" / "statistics").iterdir()}
+    assert kept == {"ann.npz", "cem.npz", "dora.npz"}
+    # Once more, from what is left: the same as a round in which neither had sent anything.
+    assert main(["revoke", f"{made}-1", "dora", "--yes", "--quiet", "-o", f"{made}-2"]) == 0
+    alone = OneRound(plan)
+    for user in (0, 2):
+        alone.accept(user, tell(plan, users[user]))
+    assert find(f"{made}-2").weights.tobytes() == alone.fit().weights.tobytes()
+    capsys.readouterr()
+    np.savez(tmp_path / "test.npz", X=show(test)[::-1] / 2, y=test.labels)
+    assert main(["revoke", made, "ann", "--yes", "--quiet", "-o", f"{made}-3"]) == 2
+    assert "are not those it was measured on; restore them" in capsys.readouterr().err
+
+
+def test_names_of_classes_are_agreed_on(tmp_path):
+    plan = OneRoundPlan.make(Code([[1, 1]]), "hashed-text", 2, class_names=["ham", "spam"])
+    (tmp_path / "own.csv").write_text("body,kind\nbuy now,spam\nsee you,ham\n")
+    own = plan.read_samples(tmp_path / "own.csv", "kind", "body")
+    assert own.labels.tolist() == [1, 0]
+    assert make_statistics(plan, own.inputs, own.labels)["counts"].tolist() == [1, 1]
+    (tmp_path / "own.csv").write_text("body,kind\nbuy now,eggs\nsee you,ham\n")
+    with pytest.raises(InputError, match="class 'eggs' is none of the plan's"):
+        plan.read_samples(tmp_path / "own.csv", "kind", "body")
+    for names in (["ham"], ["ham", "ham"], ["", "spam"]):
+        with pytest.raises(InputError, match="2 different names"):
+            OneRoundPlan.make(Code([[1, 1]]), "hashed-text", 2, class_names=names)
+    with pytest.raises(InputError, match="cannot name a file"):
+        OneRoundPlan.make(Code([[1]], users=["../eve"]), "hashed-text", 2)
 
 
 class TestFlower:
@@ -226,9 +287,9 @@ class TestFlower:
 
         server = self.run(tmp_path, plan, samples[0][:2], {7: spoil})  # nodes in order: 3, 7
         told = json.loads((server / "one-round-result.json").read_text())
-        assert told["counted"] == ["ann"]
+        assert told["counted"] == {"ann": 60}
         assert "samples of norm one" in told["refusals"]["bob"]
-        plain, heads = load_one_round(server)
+        plain, heads, _ = load_one_round(server)
         assert plain.identity == plan.identity
         assert (heads.weights[0] == heads.weights[1]).all()
 

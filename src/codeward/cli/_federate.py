@@ -75,7 +75,7 @@ def simulate(
 @federate_app.command("collect")
 def collect(
     federation: Path = typer.Argument(..., help="Folder with result.json: server/federation of a consortium."),
-    dataset: str = typer.Option(..., "--data", help="Labelled test data: a data set by name, or an .npz file."),
+    dataset: str = typer.Option(..., "--data", help="Labelled test data: a data set, or a file of them."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where named data sets are kept."),
     output: Path = typer.Option(..., "--output", "-o", help="Run folder to make."),
     as_json: bool = typer.Option(False, "--json", help="Print the record as one JSON object."),
@@ -93,7 +93,8 @@ def collect(
     if as_json:
         print(json.dumps({"folder": str(output), "records": [record]}))
         return
-    print(f"{output}: {len(record['federated']['keys'])} sub-models, {len(record['federated']['rounds'])} rounds")
+    rounds = len(record["federated"]["rounds"])
+    print(f"{output}: {record['code']['models']} sub-models, {rounds} round{'s' * (rounds != 1)}")
 
 
 federate_app.command("init")(init)

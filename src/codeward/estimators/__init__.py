@@ -3,8 +3,8 @@
 from codeward.estimators._classifier import CodedClassifier
 from codeward.estimators._code_choice import CodeChoice, choose_code
 from codeward.estimators._family import load_sub_models
-from codeward.estimators._guarded_plan import GuardedPlan, plan_training
-from codeward.estimators._guarded_training import retrain_without, train_guarded
+from codeward.estimators._guarded_plan import GuardedPlan, plan_collected, plan_training
+from codeward.estimators._guarded_training import retrain_without, train_guarded, write_folder
 from codeward.estimators._model_choice import ModelChoice, choose_model
 from codeward.estimators._table_models import TableModels
 
@@ -17,7 +17,9 @@ __all__ = [
     "choose_code",
     "choose_model",
     "load_sub_models",
+    "plan_collected",
     "plan_training",
     "retrain_without",
     "train_guarded",
+    "write_folder",
 ]

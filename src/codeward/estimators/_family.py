@@ -137,13 +137,14 @@ def _load_heads(cell: Cell, store: ModelStore) -> SubModels:
     try:
         assert isinstance(told, dict)
         name, digest, ridge = str(told["backbone"]), str(told["digest"]), float(told["ridge"])
+        form = str(told.get("form", "auto"))
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: does not say which backbone its heads are on") from error
     backbone = choose_heads(name, ridge, schema).backbone
     assert backbone is not None
     if backbone.digest != digest:
         raise InputError(f"{where}: backbone {name} has hash {backbone.digest[:16]}, the heads want {digest[:16]}")
-    return HeadSet.load(store, cell.keys, cell.code, cell.n_classes, ridge, backbone=backbone)
+    return HeadSet.load(store, cell.keys, cell.code, cell.n_classes, ridge, form, backbone)
 
 
 def read_settings(cell: Cell) -> TrainingSettings:

@@ -84,7 +84,14 @@ def train_guarded(plan: GuardedPlan, folder: str | Path, progress: bool = False)
 def write_folder(
     cell: Cell, plan: GuardedPlan, models: Any, begin: float, about: Mapping[str, Any] | None = None, **more: Any
 ) -> tuple[Cell, Card]:
-    """Let trained models vote, count, and write all that a folder says of them; ``begin`` is when training began."""
+    """Let trained models vote, count, and write all that a folder says of them; ``begin`` is when training began.
+
+    ``about`` goes to what describes the votes, ``more`` to the record.
+
+    Examples
+    --------
+    See `train_guarded` and `codeward.experiments.collect_one_round`, which call it.
+    """
     cell = write_cell(cell, plan, models, about or {})
     cell = write_record(cell, plan.config, time.perf_counter() - begin, **more)
     return cell, write_card(cell, plan)
@@ -137,7 +144,7 @@ def write_cell(cell: Cell, plan: GuardedPlan, models: Any, more: Mapping[str, An
     }
     if model.backbone is not None:
         told = {"backbone": model.backbone.name, "digest": model.backbone.digest, "trust": model.backbone.trust}
-        about["heads"] = {**told, "ridge": model.ridge}
+        about["heads"] = {**told, "ridge": model.ridge, "form": models.form}
     if data.schema.kind == "image":
         about["shape"] = list(data.inputs.shape[1:])  # type: ignore[union-attr]
         _, first = np.unique(roles.clean.labels, return_index=True)
@@ -261,7 +268,7 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         warnings=movable,
         certifiable=not movable,
     )
-    if roles.trusted and not movable:
+    if roles.trusted and not movable and cell.threat == "deterministic":
         card = replace(card, certified=(*card.certified, *_certify_trusted(cell, plan.choice.n_attackers)))
     elif not roles.trusted:
         # What the decoder in use keeps depends on confusion matrices that users had a hand in.

@@ -267,7 +267,7 @@ def digest_rows(table: Any) -> NDArray[np.uint64]:
     else:
         dense = np.asarray(table)
         if dense.dtype.kind in "biuf":
-            flat = dense.reshape(dense.shape[0], -1)
+            flat = dense.reshape(dense.shape[0], int(np.prod(dense.shape[1:])))
             content = [row.astype(np.float64).tobytes() for row in flat]
         else:
             content = [repr(row).encode() for row in dense.tolist()]

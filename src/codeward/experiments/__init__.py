@@ -1,6 +1,6 @@
 """Simulated attacks on a code: data, attack, training, votes, records. Where what trains meets what proves."""
 
-from codeward.experiments._federated_run import collect_federation, plan_cell, run_federated
+from codeward.experiments._federated_run import collect_federation, collect_one_round, plan_cell, run_federated
 from codeward.experiments._malicious_clients import (
     MaliciousUpdate,
     choose_targets,
@@ -29,6 +29,7 @@ __all__ = [
     "choose_targets",
     "choose_training",
     "collect_federation",
+    "collect_one_round",
     "count_votes",
     "holds_models",
     "load_attacker",

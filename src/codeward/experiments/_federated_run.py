@@ -7,26 +7,33 @@ the server holds.
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
+from codeward._files import read_bytes, write_atomic, write_text_atomic
+from codeward.estimators import load_sub_models, plan_collected, write_folder
 from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
 from codeward.experiments._measure import count_votes, measure_consensus
 from codeward.experiments._runner import vote_cell
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting, split_data
 from codeward.federated import (
+    ONE_ROUND_FILE,
+    STATISTICS,
     FederatedResult,
     FederatedSettings,
     FederationFolder,
     FederationPlan,
+    OneRound,
+    OneRoundPlan,
     SimulatedFederation,
+    load_one_round,
     simulate_federations,
     train_federated,
     train_update,
@@ -37,11 +44,16 @@ from codeward.runs import (
     CodeSection,
     FederatedConfig,
     FederatedSection,
+    Revocation,
     RunFolder,
+    TrainConfig,
     TrainingSection,
+    TrainSection,
     load_record,
+    load_revocation,
 )
 from codeward.training import Ensemble, ModelStore, TrainingSettings
+from codeward.training.heads import HeadSet, StatisticsSet
 
 Engine = Literal["flower", "reference"]
 
@@ -220,7 +232,7 @@ def collect_federation(
     Parameters
     ----------
     server : path-like
-        Folder with the plan and the result (``server/federation`` of a consortium).
+        Folder with the plan and the result (``server/federation`` of a consortium), of rounds or of one round.
     dataset : str
         A data set of the catalogue or an .npz; half of its test part estimates confusion matrices, half is counted.
     folder : path-like
@@ -233,6 +245,8 @@ def collect_federation(
     dict
         The record.
     """
+    if (Path(server) / ONE_ROUND_FILE).is_file():
+        return collect_one_round(server, dataset, folder, data_dir)
     source, place = FederationFolder(Path(server)), RunFolder(Path(folder))
     plan, result = source.load_plan(), source.load_result()
     if place.path.exists():
@@ -250,6 +264,107 @@ def collect_federation(
     about = {"engine": "consortium", "seconds": seconds}
     finish_cell(setting, 0, result, place, ModelStore(place.store), about)
     return load_record(place.record(0, 0))
+
+
+def collect_one_round(
+    server: str | os.PathLike[str],
+    dataset: str,
+    folder: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None = None,
+    label: str | None = None,
+    text: str | None = None,
+) -> dict[str, Any]:
+    """Make a run folder from the heads of a federation in one round, as `collect_federation` does; return its record.
+
+    The statistics come along, so that a user can be revoked; the folder may be the server's own. Threat model:
+    arbitrary (Proposition 31 of docs/theory.md).
+
+    Parameters
+    ----------
+    server, folder, data_dir
+        As for `collect_federation`.
+    dataset : str
+        Labelled samples of the server: a file or folder as for ``codeward train``, or the test part of a data set.
+    label, text : str, optional
+        Columns of a table.
+
+    Examples
+    --------
+    >>> collect_one_round("nowhere", "test.npz", "runs/heads")
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: nowhere/one-round.json: no such file
+    """
+    begin, source, place = time.perf_counter(), Path(server), RunFolder(Path(folder))
+    agreed, heads, told = load_one_round(source)
+    if place.path != source and place.path.exists():
+        raise InputError(f"{place.path} exists; choose another folder with -o")
+    section = TrainSection(trusted=dataset, label=label, text=text)
+    plan = plan_collected(
+        agreed.read_samples(dataset, label, text, data_dir), agreed.code, heads, section, _list_sizes(agreed, told)
+    )
+    place.open(plan.config.model_copy(update={"data_dir": data_dir and Path(data_dir)}), agreed.code)
+    if place.path != source:
+        heads.save(ModelStore(place.store))
+        _copy_round(source, place.path, told["counted"])
+    about = {"threat": "arbitrary", "engine": "one-round", "rounds": [told]}
+    return write_folder(Cell(place, 0, 0), plan, heads, begin, federated=about)[0].record
+
+
+def _list_sizes(agreed: OneRoundPlan, told: Mapping[str, Any]) -> list[int]:
+    return [int(told["counted"].get(agreed.name(user), 0)) for user in range(agreed.code.n_users)]
+
+
+def _copy_round(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Copy the plan and the statistics of some users."""
+    for file in (*(Path(STATISTICS) / f"{name}.npz" for name in names), Path(ONE_ROUND_FILE)):
+        content = read_bytes(source / file)
+        write_atomic(target / file, lambda out, content=content: out.write(content))  # type: ignore[misc]
+
+
+def revoke_from_round(cell: Cell, old: RunFolder, revocation: Revocation, store: ModelStore) -> Cell:
+    """Make the cell of a federation in one round again without the revoked users, whose statistics are subtracted.
+
+    Exact unlearning: the heads have the bytes of a round in which these users sent nothing (Proposition 30 of
+    docs/theory.md); heads that did not learn from them are taken over.
+
+    Parameters
+    ----------
+    cell : Cell
+        Of the new folder, which has its code and configuration.
+    old : RunFolder
+        The folder before.
+    revocation : Revocation
+    store : ModelStore
+        Of the new folder.
+
+    Examples
+    --------
+    See `codeward.experiments.revoke_users`, which calls it.
+    """
+    begin, config, cell_before = time.perf_counter(), old.config, Cell(old, 0, 0)
+    assert isinstance(config, TrainConfig)
+    section, columns = config.train, load_revocation(old.path).columns
+    gone = [place for place, user in enumerate(columns) if user in revocation.revoked]
+    touched = cell_before.code.matrix[:, gone].any(axis=1)
+    needed = np.flatnonzero(cell_before.code.matrix[touched].any(axis=0))
+    round_ = OneRound.load(old.path, [columns[place] for place in needed])
+    sent, heads = round_.statistics.users, load_sub_models(cell_before)
+    assert isinstance(heads, HeadSet)
+    heads = replace(heads, statistics=StatisticsSet(tuple(sent[user] for user in columns))).revoke(*gone)
+    federated, agreed = cell_before.record["federated"], round_.plan
+    told = dict(federated["rounds"][0])
+    left = {agreed.name(user) for user in revocation.columns}
+    told["counted"] = {name: size for name, size in told["counted"].items() if name in left}
+    test = agreed.read_samples(section.trusted, section.label, section.text, config.data_dir)
+    plan = plan_collected(test, revocation.original, heads, section, _list_sizes(agreed, told))
+    if plan.config.train.trusted_digest != section.trusted_digest:
+        raise InputError(f"{old.path}: the samples at {section.trusted} are not those it was measured on; restore them")
+    heads.save(store)
+    _copy_round(old.path, cell.folder.path, told["counted"])
+    names = {"users": revocation.names(revocation.revoked), "state": revocation.digest}
+    about = federated | {"rounds": [told]}
+    return write_folder(cell, replace(plan, config=config), heads, begin, federated=about, revoked=names)[0]
 
 
 def _describe(plan: FederationPlan, dataset: str, data_dir: str | os.PathLike[str] | None) -> FederatedConfig:

@@ -14,6 +14,7 @@ import numpy as np
 from codeward._errors import InputError
 from codeward._files import write_atomic, write_text_atomic
 from codeward.estimators import retrain_without
+from codeward.experiments._federated_run import revoke_from_round
 from codeward.experiments._measure import count_votes
 from codeward.experiments._runner import find_device, holds_models, vote_cell
 from codeward.experiments._setting import Setting, load_pair, prepare_setting
@@ -113,10 +114,13 @@ def revoke_users(
     setting: Setting | None = None
     for cell in cells:
         made = Cell(new, cell.repeat, cell.n_attackers)
-        if own and not (made.has_record and holds_models(made, store)):
+        finished = made.has_record and holds_models(made, store)
+        if own and not finished and cell.record.get("federated"):
+            made = revoke_from_round(made, old, outlook.after, store)
+        elif own and not finished:
             plans = plan_remaining(outlook.after, config.seed)
             made = retrain_without(made, old, outlook.after, plans, store, progress)
-        elif not made.has_record or not holds_models(made, store):
+        elif not finished:
             assert pair is not None
             begin = time.perf_counter()
             if setting is None or setting.repeat != cell.repeat:

@@ -21,11 +21,21 @@ from codeward.federated._protocol import Arrays, Assignment, FederatedSettings, 
 from codeward.federated._replies import Checked, Refusal, check_reply, combine
 
 if TYPE_CHECKING:
-    from codeward.federated._one_round import OneRound, OneRoundPlan, load_one_round, make_statistics, save_statistics
+    from codeward.federated._one_round import (
+        ONE_ROUND_FILE,
+        STATISTICS,
+        OneRound,
+        OneRoundPlan,
+        load_one_round,
+        make_statistics,
+        save_statistics,
+    )
 
 __all__ = [
     "CLIENT_APP",
+    "ONE_ROUND_FILE",
     "SERVER_APP",
+    "STATISTICS",
     "Arrays",
     "Assignment",
     "Checked",

@@ -48,7 +48,7 @@ def answer_statistics(message: Message, open_samples: OpenSamples) -> Message:
     return Message(content, reply_to=message)
 
 
-_NEEDED = ("backbone", "digest", "width", "n_classes", "ridge", "sample_limit", "timeout")
+_NEEDED = ("backbone", "digest", "width", "n_classes", "ridge", "sample_limit", "timeout", "class_names")
 
 
 def run_one_round(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._files import read_json, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code
+from codeward.data import UserData, load_user_data
 from codeward.training import ModelStore
-from codeward.training.backbones import BACKBONES, make_backbone
+from codeward.training.backbones import BACKBONES, Backbone, make_backbone
 from codeward.training.heads import (
     HeadSet,
     StatisticsSet,
@@ -30,10 +31,12 @@ from codeward.training.heads import (
 
 #: Name of the plan in a server's folder; a federation that has it is trained in one round.
 ONE_ROUND_FILE = "one-round.json"
-_RESULT_FILE, _STORE = "one-round-result.json", "store"
+#: Folder of the checked statistics: revoking a user subtracts its own, so they are kept as long as the heads.
+STATISTICS = "statistics"
+RESULT_FILE, _STORE = "one-round-result.json", "store"
 _FORMAT = "codeward-one-round/1"
 #: Backbones of tables and own functions are not named to users: a server must not choose what code they run.
-_OFFERED = tuple(name for name in BACKBONES if name != "hashed-table")
+_OFFERED = tuple(name for name in BACKBONES if name not in ("hashed-table", "features"))
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class OneRoundPlan:
         More samples nobody may claim.
     timeout : float
         Seconds the round waits for messages.
+    class_names : tuple of str, optional
+        In the order of the labels; without them classes are 0, 1, ...
 
     Examples
     --------
@@ -70,6 +75,7 @@ class OneRoundPlan:
     ridge: float = 0.1
     sample_limit: int = 1_000_000
     timeout: float = 600.0
+    class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.backbone not in (*_OFFERED, "features"):
@@ -82,20 +88,65 @@ class OneRoundPlan:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise InputError(f"one round: {name} is {value!r}; expected a number above 0")
+        for user in self.code.users or ():
+            if user in (".", "..") or not user.isprintable() or set(user) & set("/\\"):
+                raise InputError(f"one round: user {user!r:.60} cannot name a file; rename the column of the code")
+        if self.class_names is not None:
+            names = self.class_names
+            if not all(isinstance(name, str) and name for name in names) or len(set(names)) != self.n_classes:
+                raise InputError(f"one round: expected {self.n_classes} different names of classes, got {names!r:.80}")
+            object.__setattr__(self, "class_names", tuple(names))
 
     @classmethod
     def make(
-        cls, code: Code, backbone: str, n_classes: int, ridge: float = 0.1, width: int | None = None
+        cls,
+        code: Code,
+        backbone: str,
+        n_classes: int,
+        ridge: float = 0.1,
+        width: int | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> "OneRoundPlan":
         """Make a plan; ``width`` is needed for users' own ``features`` only."""
+        names = None if class_names is None else tuple(class_names)
         if backbone == "features":
             if width is None:
                 raise InputError("one round on users' own features needs their width")
-            return cls(code, backbone, "", width, n_classes, ridge)
+            digest = make_backbone(backbone, sample=np.zeros((0, width))).digest
+            return cls(code, backbone, digest, width, n_classes, ridge, class_names=names)
         if backbone not in _OFFERED:
             raise InputError(f"backbone {backbone!r}: one round offers features, {', '.join(_OFFERED)}")
         made = make_backbone(backbone)
-        return cls(code, backbone, made.digest, made.width, n_classes, ridge)
+        return cls(code, backbone, made.digest, made.width, n_classes, ridge, class_names=names)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes: 0, 1, ... without names."""
+        return self.class_names or tuple(map(str, range(self.n_classes)))
+
+    def open_backbone(self) -> Backbone:
+        """Return the backbone; one that has another hash here than was agreed on is refused."""
+        made = make_backbone(self.backbone, sample=np.zeros((0, self.width)) if self.backbone == "features" else None)
+        if made.digest != self.digest:
+            raise InputError(f"backbone {self.backbone}: hash {made.digest[:16]} here, {self.digest[:16]} agreed")
+        return made
+
+    def read_samples(
+        self,
+        source: Any,
+        label: str | None = None,
+        text: str | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+    ) -> UserData:
+        """Read samples (`codeward.data.load_user_data`) labelled by the plan's classes; of a data set its test part."""
+        given = load_user_data(source, label, "none", text=text, data_dir=data_dir)
+        given = given if given.test is None else given.test
+        strange = [name for name in given.class_names if name not in self.classes]
+        if strange:
+            raise InputError(f"{source}: class {strange[0]!r} is none of the plan's ({', '.join(self.classes)[:80]})")
+        places = np.array([self.classes.index(name) for name in given.class_names], dtype=np.int64)
+        schema = replace(given.schema, classes=self.classes, origin="declared")
+        return replace(given, labels=places[given.labels], class_names=self.classes, schema=schema, firm=None)
 
     def name(self, user: int) -> str:
         """Return who a column is: its name, user0, user1, ... without names."""
@@ -125,12 +176,13 @@ class OneRoundPlan:
             if told.pop("format") != _FORMAT:
                 raise ValueError(f"not a {_FORMAT} file")
             code = Code(told.pop("matrix"), users=told.pop("users"))
-            return cls(code, **told)
+            names = told.pop("class_names")
+            return cls(code, **told, class_names=None if names is None else tuple(names))
         except (AttributeError, KeyError, TypeError, ValueError, InputError) as error:
             raise InputError(f"{path}: not a plan of one round: {' '.join(str(error).split())[:120]}") from error
 
 
-_FIELDS = ("backbone", "digest", "width", "n_classes", "ridge")
+_FIELDS = ("backbone", "digest", "width", "n_classes", "ridge", "class_names")
 
 
 def make_statistics(plan: OneRoundPlan, inputs: Any, labels: Any, rows: bool = False) -> dict[str, NDArray[Any]]:
@@ -151,26 +203,21 @@ def make_statistics(plan: OneRoundPlan, inputs: Any, labels: Any, rows: bool = F
     >>> sorted(make_statistics(plan, [[1.0, 0.0], [0.6, 0.8]], [0, 1]))
     ['counts', 'gram', 'plan', 'sums']
     """
-    if plan.backbone == "features":
-        features = round_to_grid(inputs, plan.width)
-    else:
-        backbone = make_backbone(plan.backbone)
-        if backbone.digest != plan.digest:
-            raise InputError(f"backbone {plan.backbone}: hash {backbone.digest[:16]} here, {plan.digest[:16]} agreed")
-        features = backbone.transform(inputs)
+    features = plan.open_backbone().transform(np.asarray(inputs) if plan.backbone == "features" else inputs)
     user = gather_statistics(features, labels, np.zeros(len(features), np.int64), plan.n_classes).users[0]
     told = np.frombuffer(bytes.fromhex(plan.identity), np.uint8)
     return {"plan": told, **pack_statistics(user, rows)}
 
 
-def save_statistics(path: str | os.PathLike[str], message: Mapping[str, NDArray[Any]]) -> None:
-    """Write a message to a file, for the server.
+def save_statistics(path: str | os.PathLike[str], message: Mapping[str, NDArray[Any]], packed: bool = True) -> None:
+    """Write a message to a file, for the server; packed takes half the space and ten times as long.
 
     Examples
     --------
     >>> save_statistics("ann.npz", {})  # doctest: +SKIP
     """
-    write_atomic(path, lambda out: np.savez_compressed(out, **message))  # type: ignore[arg-type]
+    write = np.savez_compressed if packed else np.savez
+    write_atomic(path, lambda out: write(out, **message))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -226,10 +273,10 @@ class OneRound:
         """Leave a user out, and say why."""
         self.refusals.setdefault(user, " ".join(reason.split())[:200])
 
-    def read(self, folder: str | os.PathLike[str]) -> None:
+    def read(self, folder: str | os.PathLike[str], names: Collection[str] | None = None) -> None:
         """Take in the files of a folder, NAME.npz for each user; a file of nobody is refused before anything counts."""
         column = {self.plan.name(user): user for user in range(self.plan.code.n_users)}
-        files = sorted(Path(folder).glob("*.npz"))
+        files = [file for file in sorted(Path(folder).glob("*.npz")) if names is None or file.stem in names]
         for file in files:
             if file.stem not in column:
                 raise InputError(f"{file}: no column of the code is {file.stem!r}")
@@ -240,30 +287,55 @@ class OneRound:
             except (InputError, OSError) as error:
                 self.refuse(column[file.stem], str(error))
 
-    def fit(self) -> HeadSet:
-        """Return the heads; users who sent nothing sound are as if they had no samples."""
+    @property
+    def statistics(self) -> StatisticsSet:
+        """What counts, by column; users who sent nothing sound are as if they had no samples."""
         blank = UserStatistics.of(round_to_grid(np.zeros((0, self.plan.width))), [], self.plan.n_classes)
-        users = tuple(self._taken.get(user, blank) for user in range(self.plan.code.n_users))
-        backbone = None if self.plan.backbone == "features" else make_backbone(self.plan.backbone)
+        return StatisticsSet(tuple(self._taken.get(user, blank) for user in range(self.plan.code.n_users)))
+
+    def fit(self) -> HeadSet:
+        """Return the heads, one a row of the code."""
+        plan = self.plan
         return fit_heads(
-            StatisticsSet(users), None, None, self.plan.code, self.plan.n_classes, self.plan.ridge, form="primal",
-            backbone=backbone,
+            self.statistics, None, None, plan.code, plan.n_classes, plan.ridge, form="primal",
+            backbone=plan.open_backbone(),
         )  # fmt: skip
 
+    def describe(self) -> dict[str, Any]:
+        """Return who counted with how many samples, who was silent, and who was refused why, by name."""
+        name = self.plan.name
+        return {
+            "plan": self.plan.identity,
+            "counted": {name(user): self._taken[user].n_samples for user in self.counted},
+            "silent": [name(user) for user in self.silent],
+            "refusals": {name(user): reason for user, reason in sorted(self.refusals.items())},
+        }
+
     def save(self, folder: str | os.PathLike[str]) -> HeadSet:
-        """Fit, and write heads and who counted into a folder; `load_one_round` reads them."""
+        """Fit, and write heads, statistics and who counted into a folder; `load_one_round` reads them."""
         heads = self.fit()
         heads.save(ModelStore(Path(folder) / _STORE))
-        names = {key: [self.plan.name(user) for user in getattr(self, key)] for key in ("counted", "silent")}
-        told = {"plan": self.plan.identity, "keys": list(heads.keys), **names}
-        refused = {self.plan.name(user): reason for user, reason in sorted(self.refusals.items())}
+        identity = np.frombuffer(bytes.fromhex(self.plan.identity), np.uint8)
+        for user, mine in self._taken.items():
+            message = {"plan": identity, **pack_statistics(mine, rows=mine.steps is not None)}
+            save_statistics(Path(folder) / STATISTICS / f"{self.plan.name(user)}.npz", message, packed=False)
         self.plan.save(Path(folder) / ONE_ROUND_FILE)
-        write_text_atomic(Path(folder) / _RESULT_FILE, json.dumps(told | {"refusals": refused}, indent=1) + "\n")
+        told = self.describe() | {"keys": list(heads.keys)}
+        write_text_atomic(Path(folder) / RESULT_FILE, json.dumps(told, indent=1) + "\n")
         return heads
 
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], users: Collection[int]) -> "OneRound":
+        """Return the server of a round that is over, with the kept statistics of some users, checked again."""
+        server = cls(OneRoundPlan.load(Path(folder) / ONE_ROUND_FILE))
+        server.read(Path(folder) / STATISTICS, {server.plan.name(user) for user in users})
+        if server.refusals:
+            raise InputError(f"{folder}: {next(iter(server.refusals.values()))}")
+        return server
 
-def load_one_round(folder: str | os.PathLike[str]) -> tuple[OneRoundPlan, HeadSet]:
-    """Return the plan and the heads of a round that is over.
+
+def load_one_round(folder: str | os.PathLike[str]) -> tuple[OneRoundPlan, HeadSet, dict[str, Any]]:
+    """Return the plan and the heads of a round that is over, and who counted (`OneRound.describe`).
 
     Examples
     --------
@@ -273,10 +345,14 @@ def load_one_round(folder: str | os.PathLike[str]) -> tuple[OneRoundPlan, HeadSe
     codeward._errors.InputError: nowhere/one-round.json: no such file
     """
     plan = OneRoundPlan.load(Path(folder) / ONE_ROUND_FILE)
-    told = read_json(Path(folder) / _RESULT_FILE)
-    if not isinstance(told, dict) or told.get("plan") != plan.identity or not isinstance(told.get("keys"), list):
-        raise InputError(f"{folder}: {_RESULT_FILE} is not of the plan beside it")
-    backbone = None if plan.backbone == "features" else make_backbone(plan.backbone)
-    store = ModelStore(Path(folder) / _STORE)
-    heads = HeadSet.load(store, told["keys"], plan.code, plan.n_classes, plan.ridge, "primal", backbone)
-    return plan, replace(heads, backbone=backbone)
+    told = read_json(Path(folder) / RESULT_FILE)
+    known = {"keys": list, "counted": dict}
+    if (
+        not isinstance(told, dict)
+        or told.get("plan") != plan.identity
+        or not all(isinstance(told.get(key), kind) for key, kind in known.items())
+    ):
+        raise InputError(f"{folder}: {RESULT_FILE} is not of the plan beside it")
+    backbone, store = plan.open_backbone(), ModelStore(Path(folder) / _STORE)
+    heads = HeadSet.load(store, told.pop("keys"), plan.code, plan.n_classes, plan.ridge, "primal", backbone)
+    return plan, heads, told

@@ -86,10 +86,10 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
 def _say_again(record: Mapping[str, Any], revoked: bool) -> tuple[str, str]:
     """Return what to do before running it again, and the command."""
     config, federated = record["config"], record.get("federated")
-    if config.get("train"):
+    if federated and federated.get("engine") in ("consortium", "one-round"):
+        before, command = "From the folder of the federation:", "federate collect SERVER --data TEST"
+    elif config.get("train"):
         before, command = "With the same data and options:", "train DATA"
-    elif federated and federated.get("engine") == "consortium":
-        before, command = "From the folder of the federation:", "federate collect"
     else:
         before, command = "Save the configuration as config.yaml, then:", "run config.yaml"
         command = "federate simulate config.yaml" if federated else command

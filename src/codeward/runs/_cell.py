@@ -156,10 +156,10 @@ class Cell(Displayed):
     def advice(self) -> str:
         """The command that makes what the cell lacks."""
         federated = load_record(self._record_file).get("federated") if self.has_record else None
-        if isinstance(federated, dict) and federated.get("engine") == "consortium":
-            return "`codeward federate collect` into another folder"
         if self.folder.revocation_file.exists():
             return f"`codeward revoke RUN_DIR USERS -o {self.folder.path}`"
+        if isinstance(federated, dict) and federated.get("engine") in ("consortium", "one-round"):
+            return "`codeward federate collect` into another folder"
         return self.folder.advice
 
     # What the models are.

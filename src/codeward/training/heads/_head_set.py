@@ -33,6 +33,7 @@ SHARPNESS = 8.0
 _LEAST_SCORE = np.float32(-60)
 #: Scores (inputs x models x classes) computed at a time.
 _CHUNK = 1 << 24
+_NO_SAMPLES = "heads: a model would learn from no samples; leave its row out of the code, or its other users too"
 
 
 @dataclass(frozen=True)
@@ -138,19 +139,19 @@ class HeadSet:
         rows, keys = tuple(self.rows[model] for model in chosen), tuple(self.keys[model] for model in chosen)
         return replace(self, weights=self.weights[chosen], rows=rows, keys=keys, statistics=None, _sums={})
 
-    def revoke(self, user: int) -> "HeadSet":
-        """Return the heads without a user: byte for byte those that were never given it (Proposition 30).
+    def revoke(self, *users: int) -> "HeadSet":
+        """Return the heads without some users: byte for byte those that were never given them (Proposition 30).
 
-        Heads that did not learn from the user stay; models left without users are gone. Users keep their numbers.
+        Heads that did not learn from them stay; models left without users are gone. Users keep their numbers.
         """
-        if self.statistics is not None and 0 <= user < self.statistics.n_users:
-            gone = self.statistics.users[user]
-            blank = UserStatistics.of(round_to_grid(np.zeros((0, self.width))), [], self.n_classes, gone.class_weight)
-            if gone.n_samples:
-                return self._change({user: blank})
-        elif self.statistics is None:
+        if self.statistics is None:
             raise InputError("heads: loaded without users' statistics, so nobody can be revoked; fit them again")
-        raise InputError(f"heads: no user {user} to revoke")
+        known = {user for row in self.rows for user in row}
+        if not users or not known.issuperset(users):
+            raise InputError(f"heads: no user {', '.join(str(user) for user in users if user not in known)} to revoke")
+        weight = self.statistics.users[users[0]].class_weight
+        blank = UserStatistics.of(round_to_grid(np.zeros((0, self.width))), [], self.n_classes, weight)
+        return self._change(dict.fromkeys(users, blank))
 
     def replace_users(self, changed: Mapping[int, UserStatistics]) -> "HeadSet":
         """Return the heads as if some users had handed in something else: byte for byte a fit from scratch."""
@@ -169,6 +170,8 @@ class HeadSet:
         kept = [model for model, row in enumerate(self.rows) if not set(row) <= empty]
         rows = tuple(tuple(user for user in self.rows[model] if user not in empty) for model in kept)
         touched = [new for new, model in enumerate(kept) if set(self.rows[model]) & set(changed)]
+        if any(not sum(statistics.users[user].n_samples for user in rows[new]) for new in touched):
+            raise InputError(_NO_SAMPLES)
         shifts = {user: given.pack() - before[user].pack() for user, given in changed.items()} if self._sums else {}
         sums: dict[int, NDArray[np.float64]] = {}
         for new, model in enumerate(kept):
@@ -185,10 +188,12 @@ class HeadSet:
         return replace(self, weights=weights, rows=rows, keys=tuple(keys), statistics=statistics, _sums=sums)
 
     def save(self, store: "ModelStore") -> None:
-        """Write every head under its key, durably; users' statistics are not written."""
+        """Write every head that the store lacks under its key, durably; users' statistics are not written."""
         import torch
 
         for key, head, row in zip(self.keys, self.weights, self.rows, strict=True):
+            if store.holds(key):
+                continue
             about = {"family": "heads", "users": list(row), "ridge": self.ridge, "form": self.form}
             store.save_weights(key, {"head": torch.from_numpy(np.ascontiguousarray(head))}, about)
 
@@ -367,7 +372,7 @@ def fit_heads(
     else:
         statistics = gather_statistics(features, labels, users, n_classes, n_users, class_weight)
     if any(not sum(statistics.users[user].n_samples for user in members) for members in rows):
-        raise InputError("heads: a model would learn from no samples; leave its row out of the code")
+        raise InputError(_NO_SAMPLES)
     sums = dict[int, NDArray[np.float64]]()
     weights = np.empty((len(rows), statistics.width, n_classes), np.float32)
     solved = settings.solve(statistics, rows, range(len(rows)), sums, keep_sums, progress or silent())
