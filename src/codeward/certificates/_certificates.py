@@ -92,7 +92,7 @@ class Certificates(Displayed):
     >>> found.reason(0)
     'users 0, 1 together change the output when every model they reach says 0'
     >>> found.plot()
-    <Drawing: Share of inputs whose label no k users can change>
+    <Drawing: Certified share by number of attackers>
     """
 
     labels: NDArray[np.int64]
