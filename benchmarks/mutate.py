@@ -117,6 +117,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     "breakers": (
         ["certificates/_breakers.py", "certificates/_coverage.py", "certificates/_pointwise.py"],
         [
+            "tests/certificates/test_referee_twins.py",
             "tests/certificates/test_appeal.py",
             "tests/certificates/test_breakers.py",
             "tests/certificates/test_classes.py",
@@ -130,6 +131,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         ["certificates/_certificates.py", "certificates/_published.py", "certificates/_subjects.py",
          "certificates/_collective.py"],
         [
+            "tests/certificates/test_referee_twins.py",
             "tests/certificates/test_classes.py",
             "tests/certificates/test_certify.py",
             "tests/certificates/test_published.py",
@@ -139,6 +141,8 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
 }  # fmt: skip
+#: Methods that only draw.
+PICTURES = ("._draw", "._sheet")
 #: Tests that import torch, read results or take minutes without the compiler.
 LEFT_OUT = ("every_proposition", "missing_is_said[soft", "real_models", "within_a_minute", "drawn_to",
             "recorded_votes", "repeated_and_shuffled", "unlikely_hypotheses", "sometimes_larger",
@@ -291,7 +295,7 @@ def find_mutants(part: str, wanted: set[tuple[str, str]] | None = None) -> list[
             raise SystemExit(f"no module is called {place}")
         for path in paths:
             for mutant in list_mutants(part, path, wanted):
-                if fnmatch(mutant.function, functions or "*"):
+                if fnmatch(mutant.function, functions or "*") and not mutant.function.endswith(PICTURES):
                     found[mutant.module, mutant.key] = mutant
     return list(found.values())
 

@@ -74,8 +74,8 @@ def solve_coverage(
 
 
 def is_partition(code: Code) -> bool:
-    """Say whether every user is in one model and every model has a user, so that k users hit any k models at most."""
-    return bool((code.matrix.sum(axis=0) == 1).all() and code.matrix.any(axis=1).all())
+    """Say whether every user is in one model, so that k users hit any k models at most (every model has a user)."""
+    return bool((code.matrix.sum(axis=0) == 1).all())
 
 
 def bound_targets(breaker: PluralityBreaker, code: Code, limit: int, n_classes: int) -> NDArray[np.int64]:

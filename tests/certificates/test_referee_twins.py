@@ -1,0 +1,171 @@
+"""Rulings, reasons and bounds per label against their definitions, on small codes.
+
+Small enough to run without the compiler: these are tests that ``python -m benchmarks.mutate`` asks to notice.
+"""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from codeward._errors import InputError
+from codeward.certificates import _collective, _published, certify, certify_collective, join_certificates, referee
+from codeward.codes import Code, partition_code, shifted_hash_code
+from codeward.decoding import AppealDecoder, ConsensusDecoder, PluralityDecoder, RunOffDecoder
+
+ALONE = Code(np.eye(5, dtype=int))
+
+
+def draw(rng, m, n, c, n_inputs=6):
+    matrix = rng.random((m, n)) < 0.3
+    matrix[np.arange(m), np.arange(m) % n] = True
+    matrix[np.arange(n) % m, np.arange(n)] = True
+    return Code(matrix), rng.integers(0, c, (n_inputs, m))
+
+
+def plurality(votes, n_classes):
+    counts = [list(votes).count(label) for label in range(n_classes)]
+    return max(range(n_classes), key=lambda label: (counts[label], -label))
+
+
+def fewest_to_force(code, votes, n_classes):
+    """Fewest users who make each label win when every model they reach says it, by trying all sets."""
+    found = np.full(n_classes, code.n_users + 1)
+    for size in range(code.n_users, -1, -1):
+        for x in combinations(range(code.n_users), size):
+            for t in range(n_classes):
+                if plurality(np.where(code.pattern(x), t, votes), n_classes) == t:
+                    found[t] = size
+    return found
+
+
+def test_labels_of_a_partition_are_bounded_exactly_and_of_other_codes_never_above_the_truth():
+    rng = np.random.default_rng(2)
+    equal = []
+    for case in range(24):
+        c = int(rng.integers(2, 5))
+        if case % 2:
+            code = partition_code(int(rng.integers(3, 7)), 3)
+            votes = rng.integers(0, c, (6, 3))
+        else:
+            code, votes = draw(rng, int(rng.integers(2, 7)), int(rng.integers(2, 5)), c)
+        limit = int(rng.integers(1, code.n_users + 1))
+        truth = np.array([fewest_to_force(code, row, c) for row in votes])
+        found = certify(votes, code, method="bound", targets=True, n_classes=c, max_attackers=limit)
+        assert (found.radius_to <= truth - 1).all()
+        if case % 2:
+            np.testing.assert_array_equal(found.radius_to, np.minimum(truth - 1, limit))
+        else:
+            expected = [[bound_slowly(code, row, t, c, limit) for t in range(c)] for row in votes]
+            np.testing.assert_array_equal(found.radius_to, expected)
+            equal.append((found.radius_to == np.minimum(truth - 1, limit)).mean())
+    assert 0.5 < np.mean(equal) < 1
+
+
+def bound_slowly(code, votes, target, n_classes, limit):
+    """The label must beat the output and the strongest other one; each takes the users who influence most."""
+    counts = [list(votes).count(label) for label in range(n_classes)]
+    others = [label for label in range(n_classes) if label != target]
+    label, most = plurality(votes, n_classes), 0
+    strongest = max(others, key=lambda e: (counts[e] + (e < target), -e))
+    for rival in {label, strongest} - {target}:
+        weights = [1 + (vote == rival) - (vote == target) for vote in votes.tolist()]
+        power = sorted((code.matrix.T.astype(int) @ weights).tolist(), reverse=True)
+        lead = counts[rival] + (rival < target) - counts[target]
+        if lead > 0:
+            users = next((k for k in range(1, limit + 1) if sum(power[:k]) >= lead), limit + 1)
+            most = max(most, users)
+    return most - 1
+
+
+def test_reasons_say_who_and_how():
+    votes = [[2, 2, 2, 2, 0], [2, 2, 2, 0, 0], [1, 1, 1, 1, 1]]
+    found = certify(votes, ALONE, threat="arbitrary", n_classes=3)
+    assert found.reason(0) == "users 0, 1 together change the output when every model they reach says 0"
+    assert found.reason(1) == "user 0 alone changes the output when every model they reach says 0"
+    assert found.reason(1, ["ant", "bee", "cat"]).endswith("says ant")
+    named = Code(ALONE.matrix, users=["ann", "bob", "cat", "dan", "eve"])
+    assert certify(votes, named).reason(1).startswith("user ann alone")
+    code = Code([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]])
+    appeal = AppealDecoder(code, 3, 1, 2)
+    told = certify([[0, 0, 0, 0]], code, decoder=appeal, threat="arbitrary")
+    assert told.reason(0).endswith("change the output to 1")
+    short = certify([[0] * 5], ALONE, max_attackers=1)
+    joined = join_certificates([short, certify(votes, ALONE)])
+    assert joined.attackers.tolist()[0] == [-1] * joined.attackers.shape[1]
+    assert joined.attackers.tolist()[2] == [0] + [-1] * (joined.attackers.shape[1] - 1)
+    assert joined.searched == 1
+
+
+def test_a_ruling_proves_breaks_or_leaves_open_every_claim():
+    votes = np.array([[2, 2, 2, 2, 2], [2, 2, 2, 2, 0], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]])
+    radius = certify(votes, ALONE).radius
+    assert radius.tolist() == [2, 1, 0, 0]
+    ruling = referee(votes, ALONE, claimed=[2, 2, 0, -3])
+    assert ruling.sound.tolist() == [True, False, True, True]
+    assert ruling.unsound.tolist() == [False, True, False, False]
+    assert not ruling.open.any()
+    assert ruling.claimed.tolist() == [2, 2, 0, -1]
+    assert ruling.loose == 0.0
+    assert list(ruling.witnesses) == [1]
+    assert ruling.reason(0) == "claims 2, proved 2"
+    assert ruling.reason(1) == "claims 2, but users 0, 1 change 2: every model they reach says 0"
+    assert referee(votes, ALONE, claimed=[1, 0, 0, 0]).loose == pytest.approx(0.5)
+    wrong = referee(votes, ALONE, claimed=[0, 0, 0, 0], claimed_labels=[2, 2, 1, 1])
+    assert wrong.unsound.tolist() == [False, False, False, True]
+    assert wrong.reason(3) == "claims 0 for a label that the decoder does not give: it says 0"
+    for claims, words in (([[1]], "whole number"), ([0.5] * 4, "whole number"), (["a"] * 4, "whole number"),
+                          ([1], "1 radii for 4")):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            referee(votes, ALONE, claims)
+    with pytest.raises(InputError, match="claimed labels"):
+        referee(votes, ALONE, [0] * 4, claimed_labels=[0])
+
+
+def test_claims_past_what_was_searched_are_attacked(monkeypatch):
+    rng = np.random.default_rng(0)
+    code = shifted_hash_code(8, 3, rng)
+    votes = np.where(rng.random((12, 24)) < 0.8, 1, rng.integers(0, 3, (12, 24)))
+    truth = certify(votes, code)
+    assert truth.exact.all()
+    monkeypatch.setattr(_published, "certify", lambda *given, **named: certify(*given, **named | {"max_attackers": 1}))
+    ruling = referee(votes, code, truth.radius + 1)
+    assert not ruling.sound.any()
+    assert ruling.unsound.tolist() == [row in ruling.witnesses for row in range(12)]
+    assert len(ruling.witnesses) > 8
+    for row, witness in ruling.witnesses.items():
+        changed = np.where(code.pattern(witness.attackers), witness.target, votes[row])
+        assert plurality(changed, 3) == witness.target != truth.labels[row]
+        assert len(set(witness.attackers)) == truth.radius[row] + 1
+    modest = referee(votes, code, truth.radius)
+    assert modest.open.tolist() == (truth.radius > 1).tolist()
+    assert modest.reason(0) == f"claims {truth.radius[0]}, proved 1; neither proof nor attack beyond"
+
+
+@pytest.mark.parametrize(
+    "decoder", [PluralityDecoder(ALONE, 3), ConsensusDecoder(ALONE, 1, n_classes=3), RunOffDecoder(ALONE, 3)]
+)
+def test_every_decoder_is_refereed(decoder):
+    rng = np.random.default_rng(1)
+    observed = rng.random((5, 5, 3)) if decoder.needs == "scores" else rng.integers(0, 3, (5, 5))
+    truth = certify(observed, ALONE, decoder=decoder)
+    fair = referee(observed, ALONE, truth.radius, decoder=decoder)
+    assert fair.sound.all()
+    bold = referee(observed, ALONE, truth.radius + 1, decoder=decoder)
+    assert bold.unsound.tolist() == (truth.exact & (truth.radius < 5)).tolist()
+    assert all(bold.reason(row).startswith(f"claims {truth.radius[row] + 1}") for row in range(5))
+
+
+def test_patterns_are_searched_where_they_are_asked_for(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("solved")
+
+    votes = np.array([[0, 0, 0, 1, 1], [0, 0, 1, 1, 1], [2, 2, 2, 2, 2]])
+    solved = certify_collective(votes, ALONE, 1, method="milp")
+    monkeypatch.setattr(_collective, "_solve_collective", refuse)
+    for method in ("patterns", "auto"):
+        found = certify_collective(votes, ALONE, 1, method=method)
+        assert (found.changed, found.pointwise, found.exact, found.certified) == (2, 2, True, 1)
+        assert (found.changed, found.pointwise) == (solved.changed, solved.pointwise)
+    with pytest.raises(AssertionError, match="solved"):
+        certify_collective(votes, ALONE, 1, method="milp")
