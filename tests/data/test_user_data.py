@@ -1,6 +1,7 @@
 """One's own data: every source gives the same values, names are kept, and bad files are told in one line."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -49,10 +50,18 @@ def make_mapping(_):
 class Hub:
     """What a Hugging Face data set shows of itself."""
 
-    column_names = tuple(ROWS[0])
+    def __init__(self, rows=ROWS, form=None, **classes):
+        self.rows, self.form, self.column_names = rows, form, list(rows[0])
+        self.features = {name: SimpleNamespace(names=names) for name, names in classes.items()}
+
+    def with_format(self, form):
+        made = Hub(self.rows, form)
+        made.features = self.features
+        return made
 
     def __getitem__(self, name):
-        return [row[name] for row in ROWS]
+        values = [row[name] for row in self.rows]
+        return values if self.form is None else [f"{self.form}({value})" for value in values]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +73,9 @@ class Hub:
         (make_frame, ""),
         (make_mapping, ""),
         (lambda _: Hub(), ""),
+        (lambda _: Hub(form="tensor"), ""),
+        (lambda _: Hub([row | {"risk": ["low", "high"].index(row["risk"])} for row in ROWS], risk=["low", "high"]), ""),
+        (lambda _: {"train": Hub(), "test": Hub(ROWS[:2])}, ""),
     ],
 )
 def test_every_source_gives_the_same_values(tmp_path, make, name):
@@ -282,3 +294,52 @@ def test_hostile_folders_are_refused(tmp_path, draw, monkeypatch):
 def test_a_bad_schema_is_refused(content):
     with pytest.raises(InputError, match="schema"):
         Schema.from_json(content)
+
+
+def test_splits_of_a_hub_data_set():
+    data = load_user_data({"train": Hub(), "test": Hub(ROWS[:2])}, "risk")
+    assert data.test.labels.tolist() == data.labels[:2].tolist()
+    assert data.test.inputs.columns["city"].tolist() == ["Ulm", "Bonn"]
+    assert load_user_data({"all": Hub()}, "risk").test is None
+    with pytest.raises(InputError, match=r"which of the splits a, b is to be trained on"):
+        load_user_data({"a": Hub(), "b": Hub()}, "risk")
+
+
+def make_samples(value):
+    return [{"x": value(place), "label": place % 2, "user": f"u{place % 3}"} for place in range(6)]
+
+
+def test_a_hub_data_set_of_images_or_vectors():
+    pixels = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
+    lists = Hub(make_samples(lambda place: pixels[place].tolist()), label=["cat", "dog"])
+    data = load_user_data({"train": lists, "test": lists})
+    assert (data.schema.kind, data.class_names) == ("image", ("cat", "dog"))
+    assert np.array_equal(data.inputs[:, 0], pixels)
+    assert np.array_equal(data.test.inputs, data.inputs)
+    vectors = load_user_data(Hub(make_samples(lambda place: [place, 0.5])))
+    assert (vectors.schema.kind, vectors.inputs.shape) == ("features", (6, 2))
+    with pytest.raises(InputError, match=r"column 'x': arrays of different sizes"):
+        load_user_data(Hub(make_samples(lambda place: [0] * (place + 1))))
+    with pytest.raises(InputError, match=r"column 'x' holds an array .* leave column 'id' out"):
+        load_user_data(Hub([row | {"id": place} for place, row in enumerate(make_samples(lambda place: [place]))]))
+    with pytest.raises(InputError, match=r"row 0 has none"):
+        load_user_data(Hub([row | {"label": -1} for row in make_samples(float)], label=["cat", "dog"]))
+    wide = Hub(make_samples(lambda _: np.zeros((2, 3), np.uint8)), label=["cat", "dog"])
+    with pytest.raises(InputError, match=r"images of shape \(1, 2, 3\), expected \(1, 2, 2\)"):
+        load_user_data({"train": lists, "test": wide})
+
+
+def test_the_real_package_if_it_is_there():
+    datasets = pytest.importorskip("datasets")
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
+    rows = make_samples(lambda place: image.fromarray(pixels[place]))
+    features = datasets.Features(
+        {"x": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"]), "user": datasets.Value("string")}
+    )
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    made = datasets.Dataset.from_dict(columns, features=features)
+    for given in (made, made.with_format("numpy"), datasets.DatasetDict(train=made)):
+        data = load_user_data(given)
+        assert (data.schema.kind, data.class_names, data.user_names) == ("image", ("cat", "dog"), ("u0", "u1", "u2"))
+        assert np.array_equal(data.inputs[:, 0], pixels)

@@ -111,10 +111,18 @@ def _read_parquet(path: Path) -> Columns:
 
 
 def read_frame(frame: Any) -> Columns:
-    """Read anything that names its columns: a data frame, a Hugging Face data set, a mapping of columns."""
-    names = getattr(frame, "column_names", None)
+    """Read anything that names its columns: a data frame, a Hugging Face data set, a mapping of columns.
+
+    Of a data set that knows the names of its classes (``features``), values are these names, not their numbers.
+    """
+    names: Any = None
+    features: Mapping[str, Any] = {}
+    if not hasattr(frame, "iloc"):  # a data frame may have columns of these names
+        if callable(getattr(frame, "with_format", None)):
+            frame = frame.with_format(None)  # plain values, whatever it was set to give
+        names, features = getattr(frame, "column_names", None), getattr(frame, "features", None) or {}
     if names is None:
-        names = list(frame.keys() if isinstance(frame, Mapping) else frame.columns)
+        names = list(frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", ()))
     strange = [name for name in names if not isinstance(name, str)]
     if strange:
         raise InputError(f"data: column {strange[0]!r}: names of columns must be text (frame.columns.astype(str))")
@@ -125,8 +133,34 @@ def read_frame(frame: Any) -> Columns:
             values = values.to_numpy()
         elif not isinstance(values, np.ndarray):
             values = list(values)
+        classes = getattr(features.get(name), "names", None)
+        if classes is not None:
+            # Hugging Face has -1 for "no label".
+            values = [classes[value] if isinstance(value, int) and value >= 0 else None for value in values]
         columns[name] = values
     return _finish(columns, "data")
+
+
+def stack_arrays(inputs: Columns, what: str) -> dict[str, Any] | None:
+    """Return the inputs of a table whose only input column holds pictures, arrays of pixels, or vectors of numbers."""
+    held = [name for name, values in inputs.items() if hasattr(values[0], "convert") or np.ndim(values[0])]
+    if not held:
+        return None
+    if len(inputs) > 1:
+        other = next(name for name in inputs if name != held[0])
+        raise InputError(
+            f"{what}: column {held[0]!r} holds an array or image a sample, which is learned from alone; "
+            f"leave column {other!r} out"
+        )
+    values = inputs[held[0]]
+    try:
+        stacked = np.stack([np.asarray(value) for value in values])
+    except ValueError as error:
+        raise InputError(f"{what}: column {held[0]!r}: arrays of different sizes; bring them to one size") from error
+    if stacked.ndim == 2:
+        return {"X": stacked}
+    whole = stacked.dtype.kind in "iu" and stacked.min() >= 0 and stacked.max() <= 255
+    return {"images": stacked.astype(np.uint8) if whole else stacked}
 
 
 def _check_names(names: list[str], what: Any) -> list[str]:

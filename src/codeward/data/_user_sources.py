@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._files import LARGEST_FILE, read_npz
 from codeward.data._catalog import CATALOG
-from codeward.data._column_files import TABLE_SUFFIXES, Columns, read_frame, read_table_file
+from codeward.data._column_files import TABLE_SUFFIXES, Columns, read_frame, read_table_file, stack_arrays
 from codeward.data._dataset_files import as_images
 from codeward.data._datasets import DatasetPair, load_dataset
 from codeward.data._image_folder import choose_shape, list_image_folder, read_images
@@ -90,6 +90,8 @@ def load_user_data(
         return _from_arrays(dict(zip(names, source, strict=False)), "data", schema, n_parts)
     if isinstance(source, str | os.PathLike):
         return _from_path(source, label, user, schema, text, n_parts, data_dir, ignore)
+    if isinstance(source, Mapping) and source and all(hasattr(part, "column_names") for part in source.values()):
+        return _from_splits(source, label, user, schema=schema, text=text, n_parts=n_parts, ignore=ignore)
     if isinstance(source, Mapping) and "images" in source:
         return _from_arrays(dict(source), "data", schema, n_parts)
     if isinstance(source, Mapping) or hasattr(source, "columns") or hasattr(source, "column_names"):
@@ -97,6 +99,20 @@ def load_user_data(
     raise InputError(
         f"data: cannot read a {type(source).__name__}; give a path, a data frame, columns by name, or (X, y, groups)"
     )
+
+
+def _from_splits(source: Mapping[str, Any], label: str | None, user: str | None, **more: Any) -> UserData:
+    """Read the ``train`` split of several (or the only one), and ``test`` as the test set."""
+    name = "train" if "train" in source else next(iter(source))
+    if name != "train" and len(source) > 1:
+        raise InputError(f"data: which of the splits {_shown(source)} is to be trained on? give that one")
+    data = load_user_data(source[name], label, user, **more)
+    if "test" not in source or name == "test":
+        return data
+    known = replace(data.schema, classes=data.class_names)
+    ignore = {*USERS, user or "", data.schema.user or ""} - set(data.schema.names)
+    test = load_user_data(source["test"], label or data.schema.label, "none", schema=known, ignore=tuple(ignore))
+    return replace(data, test=test)
 
 
 def _from_path(
@@ -152,6 +168,10 @@ def _from_columns(
     else:
         assert user is not None
         names, owners = number_names(columns[user], f"{what}: column {user!r}", None, row)
+    arrays = stack_arrays(inputs, what)
+    if arrays is not None:
+        arrays |= {"y": columns[label]} | ({} if owners is None else {"groups": columns[user]})  # type: ignore[index]
+        return replace(_from_arrays(arrays, what, schema, n_parts), notes=tuple(notes))
     if schema is not None:
         missing = [name for name in schema.names if name not in inputs]
         if missing:
@@ -160,10 +180,6 @@ def _from_columns(
     else:
         if not inputs:
             raise InputError(f"{what}: no column is left to learn from beside the label and the user")
-        pictures = _find_pictures(inputs)
-        if pictures is not None:
-            arrays = {"images": pictures, "y": columns[label]} | ({} if owners is None else {"groups": columns[user]})  # type: ignore[index]
-            return replace(_from_arrays(arrays, what, None, n_parts), notes=tuple(notes))
         voices = _hash_rows(zip(*inputs.values(), strict=True), n_parts) if owners is None else owners
         found, firm = vote_kinds(inputs, voices, text)
         schema = Schema(tuple(found), label, None if owners is None else user)
@@ -189,6 +205,8 @@ def _from_arrays(arrays: dict[str, Any], what: str, schema: Schema | None, n_par
         told = user if extra else "none"
         return _from_columns(columns | {label: list(labels)} | extra, what, label, told, schema, None, n_parts, 0)
     found, column = _read_inputs(inputs, what)
+    if schema is not None and schema.kind == "image" and column.shape != schema.columns[0].shape:
+        raise InputError(f"{what}: images of shape {column.shape}, expected {schema.columns[0].shape}")
     size = count_rows(found)
     for name, values in (("labels", labels), ("groups", groups)):
         if values is not None and np.shape(values) != (size,):
@@ -351,19 +369,6 @@ def read_inputs(inputs: Any, schema: Schema, what: str = "X") -> Any:
         kind, wanted = schema.kind, schema.columns[0].shape
         raise InputError(f"{what}: shape {column.shape}, but the models were fitted on {kind} of shape {wanted}")
     return found
-
-
-def _find_pictures(inputs: Columns) -> NDArray[Any] | None:
-    """Return the images of a data set whose only input column holds pictures or arrays of pixels."""
-    if len(inputs) != 1:
-        return None
-    values = next(iter(inputs.values()))
-    if not hasattr(values[0], "convert") and np.ndim(values[0]) not in (2, 3):
-        return None
-    try:
-        return np.stack([np.asarray(value) for value in values])
-    except ValueError as error:
-        raise InputError("data: images of different sizes; bring them to one size first") from error
 
 
 def _find_column(

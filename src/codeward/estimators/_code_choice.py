@@ -88,6 +88,12 @@ def choose_code(
     ------
     UnmetError
         Says what is possible with so few users.
+
+    Examples
+    --------
+    >>> chosen = choose_code(("ann", "bob", "cem", "dora", "eve", "finn", "gita"), n_attackers=1)
+    >>> chosen.guarantee, chosen.margin, chosen.code.users[:2]
+    ('track', 3, ('ann', 'bob'))
     """
     n_users = len(users)
     if n_users < 2:

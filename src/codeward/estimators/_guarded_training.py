@@ -318,7 +318,22 @@ def retrain_without(
 
     Examples
     --------
-    See `codeward.experiments.revoke_users`, which calls it.
+    Where the users' data are elsewhere now, or others, it says so; `codeward.experiments.revoke_users` calls it.
+
+    >>> import tempfile
+    >>> from codeward.estimators import plan_training
+    >>> from codeward.experiments import revoke_users
+    >>> from codeward.runs import foresee_revocation
+    >>> rows = [f"{place % 2},{place % 2},u{place // 8}" for place in range(40)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     data, run = Path(folder, "own.csv"), Path(folder, "run")
+    ...     _ = data.write_text("\\n".join(["x,y,user", *rows]))
+    ...     told = {"data": str(data), "model": "logistic"}
+    ...     config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, train=told)
+    ...     cell, *_ = train_guarded(plan_training(config), run)
+    ...     [after] = revoke_users(run, foresee_revocation(run, ["u3"]), Path(folder, "without"))
+    >>> cell.code.n_users, after["code"]["users"], after["work"]["reused"] > 0
+    (5, 4, True)
     """
     begin = time.perf_counter()
     plan = reopen_plan(old, revocation)

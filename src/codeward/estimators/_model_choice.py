@@ -118,6 +118,13 @@ def choose_model(model: Any, schema: Schema, n_classes: int, as_is: bool = False
     ------
     InputError
         When there is no such model, or it cannot be kept safely: it is fitted on a few invented rows first.
+
+    Examples
+    --------
+    >>> from codeward.data import Column
+    >>> schema = Schema((Column("age", "numeric"), Column("city", "categorical")))
+    >>> choose_model(None, schema, 2).name, choose_model("sklearn.svm.SVC(C=2)", schema, 2).name
+    ('boosting', 'sklearn.svm.SVC(C=2)')
     """
     if hasattr(model, "forward") and hasattr(model, "parameters"):
         raise InputError(
