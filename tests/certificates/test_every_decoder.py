@@ -18,6 +18,7 @@ from codeward.decoding import (
     AppealDecoder,
     BayesDecoder,
     ConsensusDecoder,
+    NearestDecoder,
     PluralityDecoder,
     RunOffDecoder,
     TwoGroupDecoder,
@@ -65,6 +66,9 @@ DRAW = {
     "BayesDecoder": draw_bayes,
     "AppealDecoder": lambda code, rng: AppealDecoder(
         code, int(rng.integers(1, code.n_models)), int(rng.integers(0, 4)), N_CLASSES
+    ),
+    "NearestDecoder": lambda code, rng: NearestDecoder(
+        code, int(rng.integers(0, 3)), int(rng.integers(0, 2)), N_CLASSES
     ),
     "RunOffDecoder": lambda code, rng: RunOffDecoder(code, rng.choice([None, N_CLASSES])),
     "TwoGroupDecoder": draw_two_groups,

@@ -30,7 +30,7 @@ from codeward.decoding._factory import DECODERS, conformal_threshold, make_decod
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
-from codeward.decoding._vote_counting import AppealDecoder, ConsensusDecoder, PluralityDecoder
+from codeward.decoding._vote_counting import AppealDecoder, ConsensusDecoder, NearestDecoder, PluralityDecoder
 from codeward.decoding._vote_files import VoteReader, load_scores, load_votes, save_scores, save_votes
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Decoder",
     "EvidenceDecoder",
     "ExplainedVerdict",
+    "NearestDecoder",
     "PluralityDecoder",
     "Pooled",
     "RocCurve",

@@ -101,6 +101,13 @@ class Decoded(Displayed):
             parts[0].users,
         )
 
+    def overruled(self, labels: NDArray[np.int64]) -> "Decoded":
+        """Take these labels (N,) where they are verdicts; where that is a change, they have all of the posterior."""
+        changed = (labels >= 0) & (labels != self.labels)
+        sure = labels[:, None] == np.arange(self.label_probability.shape[1])
+        by_label = np.where(changed[:, None], sure, self.label_probability).astype(np.float64)
+        return replace(self, labels=np.where(changed, labels, self.labels), label_probability=by_label)
+
     @classmethod
     def by_counting(
         cls,

@@ -14,6 +14,7 @@ from codeward.decoding._assumptions import DEFAULTS, ConfusionModel, check_label
 from codeward.decoding._attacker_sets import AttackerSets
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows
+from codeward.decoding._vote_counting import NearestDecoder
 from codeward.decoding.soft._explanations import (
     Explanations,
     ModelEvidence,
@@ -57,7 +58,16 @@ class FittedDecoder:
         evidence, inverse = self._weigh(observed)
         by_votes = self.paper_.decode(evidence.votes).label_probability
         found = give_verdicts(evidence, self.explanations_, self.tuned_, by_votes)
+        if self.nearest_ is not None:
+            found = found.overruled(self.nearest_.predict(evidence.votes))
         return found.take(inverse).named(self.code.users)
+
+    @cached_property
+    def nearest_(self) -> NearestDecoder | None:
+        """What the votes alone determine, and what no fit may overrule; None for codes with too little margin."""
+        n_classes = self.paper_.n_classes
+        assert n_classes is not None
+        return NearestDecoder.choose(self.code, len(self.attackers_prior) - 1, n_classes)
 
     def predict(self, observed: ArrayLike) -> NDArray[np.int64]:
         """Labels of N inputs, shape (N,)."""
@@ -103,6 +113,7 @@ class FittedDecoder:
     ) -> None:
         """Fit everything after the calibration, which sees a validation input through maps that never saw it."""
         confusion = estimate_confusion(votes, labels, n_classes)
+        self.__dict__.pop("nearest_", None)
         self.paper_ = BayesDecoder(self.code, confusion, attackers_prior=self.attackers_prior)
         self.tuned_ = tune(
             Material(inputs, votes, labels, folds, n_classes, overwrite, weigh),
@@ -133,8 +144,8 @@ class DiscountedDecoder(FittedDecoder):
     weigh the explanations, and the models' evidence for a label carries an exponent; see `SoftDecoder` for the formula,
     of which this is the case where :math:`g_i` are the label posteriors given the vote, by the confusion matrices.
 
-    Threat model: *deterministic*. Nothing is proved about its answers; `codeward.certify` proves things about
-    plurality, consensus and Bayes decoders.
+    Threat model: *deterministic*. Where `NearestDecoder` has a verdict (``nearest_``), that is the answer, with its
+    certificate (Proposition 43 of docs/theory.md); about the others nothing is proved.
 
     Parameters
     ----------
@@ -238,11 +249,12 @@ class SoftDecoder(FittedDecoder):
     simulated attacks (`fit_pool`; ``tuned_.room`` holds the accuracies less those of the better of plain vote and
     paper's decoder). Explanations are left out where less than a quarter of the hit models votes for the target.
 
-    **What is guaranteed.** Nothing beyond what the votes' certificate (`codeward.certify`) says about other decoders:
-    an attacker chooses the scores of the models it hits freely, and no proof covers this decoder's answer. What is
-    measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 75% confidence for clean
-    inputs drawn like the validation ones, as far as ratios fitted without a third of these stand for those fitted on
-    all. Threat model of the fit: *deterministic*, with triggers that may be softened, weak or fail.
+    **What is guaranteed.** Where `NearestDecoder` has a verdict on the votes (``nearest_``), that is the label: so
+    ``certify(votes, code, threat="deterministic", decoder=decoder.nearest_)`` holds for this decoder (Proposition 43 of
+    docs/theory.md). No proof covers its other answers, since an attacker chooses the scores of the models it hits
+    freely. What is measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 75%
+    confidence for clean inputs drawn like the validation ones, as far as ratios fitted without a third of these stand
+    for those fitted on all. Threat model of the fit: *deterministic*, with triggers that may be softened, weak or fail.
 
     Parameters
     ----------
