@@ -13,7 +13,7 @@ from codeward._errors import UnmetError
 from codeward._files import write_atomic
 from codeward.certificates import certify
 from codeward.codes import Code, bagging_code, design, inspect, named_code, partition_code, shifted_hash_code
-from codeward.data import Samples
+from codeward.data import Samples, render
 from codeward.decoding import (
     Assumptions,
     BayesDecoder,
@@ -140,8 +140,9 @@ def check_certificates(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Certify what the models say without the attack, and tell where the attack changed a certified label.
 
-    Under *arbitrary*: plurality (also in place of a decoder of scores, which has no certificate), run-off, consensus.
-    Bayes is certified under *deterministic*, so an input counts where all hit models that changed say one target.
+    Under *arbitrary*: plurality (also in place of a fitted decoder on a code with little margin), run-off, consensus.
+    Bayes and fitted decoders (by what the votes determine, Proposition 43) are certified under *deterministic*, so an
+    input counts where all hit models say one target.
     Models that no attacker reaches must have said the same both times, or nothing could be certified at all.
 
     Raises
@@ -156,9 +157,10 @@ def check_certificates(
     applies = np.ones(len(free), dtype=bool)
     known: dict[str, Any] = {"n_classes": scene.n_classes, "max_attackers": k}
     judge: Decoder = decoder
-    if isinstance(decoder, BayesDecoder):
+    proved = decoder if isinstance(decoder, BayesDecoder) else getattr(decoder, "nearest_", None)
+    if proved is not None:
         applies = (attacked[:, hit] == attacked[:, [int(np.argmax(hit))]]).all(axis=1)
-        radius = certify(free, code, threat="deterministic", decoder=decoder, max_attackers=k).radius
+        radius = certify(free, code, threat="deterministic", decoder=proved, max_attackers=k).radius
     elif isinstance(decoder, ConsensusDecoder):
         radius = certify(
             free, code, decoder="consensus", n_attackers=decoder.n_attackers, n_errors=decoder.n_errors, **known
@@ -237,15 +239,44 @@ def run_noise(scene: Scene) -> Outcome:
         noise = np.random.default_rng(seed).normal(0, levels, samples.images.shape)
         return replace(samples, images=np.clip(np.rint(samples.images + noise), 0, 255).astype(np.uint8))
 
-    votes: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    said: list[list[NDArray[np.int64]]] = []
     for model in range(NOISE_MODELS):
         ensemble = scene.train_one(disturb(scene.pooled, [scene.seed, 9, model]))
         inputs = [disturb(samples, [scene.seed, 10, model]) for samples in (scene.clean, scene.triggered)]
-        clean, triggered = scene.score(ensemble, inputs)
-        votes.append((vote(clean)[:, 0], vote(triggered)[:, 0]))
-    labels = [_count(np.stack([pair[side] for pair in votes], axis=1), scene.n_classes) for side in (0, 1)]
-    words = f"a bound on the norm of all changes together (noise {NOISE} of the pixel range); no number of users"
-    return Outcome(labels[0], labels[1], guarantee=words, n_models=NOISE_MODELS, n_passes=NOISE_MODELS)
+        said.append([vote(scores)[:, 0] for scores in scene.score(ensemble, inputs)])
+    votes = [np.stack(one, axis=1) for one in zip(*said, strict=True)]
+    plain = PluralityDecoder(n_classes=scene.n_classes)
+    moved = np.sqrt(sum(_distance(user, honest) for user, honest in zip(scene.users, scene.honest, strict=True)))
+    words = (
+        f"changes of norm {np.median(radius_of_noise(votes[0])):.2f} to all training pixels (0..1) together, for half "
+        f"of the inputs; the attack's is {moved:.0f}. No number of users"
+    )
+    clean, triggered = (plain.predict(one) for one in votes)
+    return Outcome(clean, triggered, guarantee=words, n_models=NOISE_MODELS, n_passes=NOISE_MODELS)
+
+
+def _distance(one: Samples, other: Samples) -> float:
+    """Squared Euclidean distance of two users' images, pixels of 0..1."""
+    return float(((render(one).astype(np.float64) - render(other)) ** 2).sum()) if one is not other else 0.0
+
+
+def radius_of_noise(votes: NDArray[np.int64], noise: float = NOISE, doubt: float = 0.001) -> NDArray[np.float64]:
+    r"""Norm of the changes to the training data that leave the most voted class, by RAB's theorem, shape (N,).
+
+    :math:`\sigma \Phi^{-1}(p)` with p the lower Clopper-Pearson bound of that class's share among models trained on
+    noise of deviation :math:`\sigma`; 0 where p is at most a half.
+
+    Examples
+    --------
+    >>> radius_of_noise(np.array([[1] * 20, [1] * 12 + [0] * 8])).round(2)
+    array([0.11, 0.  ])
+    """
+    from scipy.stats import beta, norm
+
+    n_models = votes.shape[1]
+    most = (votes[:, :, None] == votes[:, None, :]).sum(axis=1).max(axis=1)
+    share = beta.ppf(doubt, most, n_models - most + 1)
+    return np.asarray(noise * np.maximum(norm.ppf(share), 0.0))
 
 
 def run_output_code(scene: Scene) -> Outcome:
@@ -253,25 +284,31 @@ def run_output_code(scene: Scene) -> Outcome:
 
     Dietterich, Bakiri, 1995. Every model sees every user, so a trigger is learned by all that its labels concern.
     """
-    rng, n_bits = np.random.default_rng([scene.seed, 11]), 15
-    words = rng.integers(0, 2, (n_bits, scene.n_classes))
-    for bit in words:  # a bit that all classes share says nothing
-        if bit.min() == bit.max():
-            bit[rng.integers(scene.n_classes)] ^= 1
-    said = []
+    words = draw_words(scene.n_classes, np.random.default_rng([scene.seed, 11]))
     # Binary models are asked about images; the ten classes of their labels would be refused.
     asked = [replace(samples, labels=np.zeros_like(samples.labels)) for samples in (scene.clean, scene.triggered)]
+    said: list[list[NDArray[np.int64]]] = []
     for bit in words:
         ensemble = scene.train(
             Code(np.ones((1, 1), dtype=bool)), [replace(scene.pooled, labels=bit[scene.pooled.labels])], n_classes=2
         )
         said.append([vote(scores)[:, 0] for scores in scene.score(ensemble, asked)])
-    labels = []
-    for side in (0, 1):
-        heard = np.stack([pair[side] for pair in said], axis=1)
-        distance = (heard[:, :, None] != words[None]).sum(axis=1)
-        labels.append(distance.argmin(axis=1).astype(np.int64))
-    return Outcome(labels[0], labels[1], n_models=n_bits, n_passes=n_bits)
+    clean, triggered = (nearest_word(np.stack(one, axis=1), words) for one in zip(*said, strict=True))
+    return Outcome(clean, triggered, n_models=len(words), n_passes=len(words))
+
+
+def draw_words(n_classes: int, rng: np.random.Generator, n_bits: int = 15) -> NDArray[np.int64]:
+    """Draw a code word for each class, a model's bits in a row, shape (bits, classes); no bit is shared by all."""
+    words = rng.integers(0, 2, (n_bits, n_classes))
+    for bit in words:
+        if bit.min() == bit.max():
+            bit[rng.integers(n_classes)] ^= 1
+    return words
+
+
+def nearest_word(heard: NDArray[np.int64], words: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class whose word is nearest to what the models say (N, bits), the smaller on a tie."""
+    return np.asarray((heard[:, :, None] != words[None]).sum(axis=1).argmin(axis=1), dtype=np.int64)
 
 
 def _guarantee(code: Code, votes: NDArray[np.int64], scene: Scene) -> tuple[int, str]:
@@ -283,9 +320,3 @@ def _guarantee(code: Code, votes: NDArray[np.int64], scene: Scene) -> tuple[int,
     if found.correct:
         words += f"; the code corrects {found.correct} and tracks {found.track} (deterministic, models right)"
     return max(half, found.correct), words
-
-
-def _count(votes: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
-    """Return the most voted class of each input, ties to the smaller."""
-    counts = (votes[:, :, None] == np.arange(n_classes)).sum(axis=1)
-    return np.asarray(counts.argmax(axis=1), dtype=np.int64)
