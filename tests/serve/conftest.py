@@ -1,9 +1,17 @@
-"""A small run folder and a trained one with models that a trigger works on, and their endpoint on a real port."""
+"""Small run folders with models that a trigger works on, their endpoint on a real port, and databases."""
 
+import hashlib
 import io
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -140,3 +148,68 @@ def calling(serving):
 def client(calling):
     with calling() as client:
         yield client
+
+
+def find_server() -> str:
+    """The folder of PostgreSQL's server programs, or the reason there is none."""
+    found = shutil.which("initdb")
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: int(p.parts[-3].split(".")[0]))
+    initdb = str(folders[-1]) if folders else found
+    if initdb is None:
+        pytest.skip("PostgreSQL's server (initdb) is not installed: apt-get install postgresql")
+    return str(Path(initdb).resolve().parent)
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server of our own on loopback, thrown away afterwards: its URL, and how to crash and start it."""
+    programs = find_server()
+    # initdb refuses root; the package brings a user of its own.
+    account = {}
+    folder = Path(tempfile.mkdtemp(prefix="codeward-pg-"))
+    try:
+        if os.geteuid() == 0:
+            try:
+                shutil.chown(folder, "postgres", "postgres")
+            except LookupError:
+                pytest.skip("running as root, and there is no user postgres to run the server as")
+            account = {"user": "postgres", "group": "postgres", "extra_groups": []}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        data = folder / "data"
+
+        def call(program, *arguments, check=True):
+            with open(folder / "log", "a") as log:
+                command = [f"{programs}/{program}", *arguments]
+                subprocess.run(command, cwd=folder, stdout=log, stderr=log, check=check, timeout=120, **account)
+
+        call("initdb", "-D", str(data), "-U", "codeward", "--auth=trust", "-E", "UTF8", "--locale=C")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=40"
+
+        def start():
+            call("pg_ctl", "-D", str(data), "-w", "-t", "100", "-o", options, "start")
+
+        def crash():
+            call("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop", check=False)
+
+        start()
+        try:
+            yield SimpleNamespace(url=f"postgresql://codeward@127.0.0.1:{port}/postgres", crash=crash, start=start)
+        finally:
+            crash()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return str(tmp_path / "ledger.sqlite")
+    server = request.getfixturevalue("postgres").url
+    import psycopg
+
+    name = "test_" + hashlib.sha256(str(tmp_path).encode()).hexdigest()[:16]
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.rsplit("/", 1)[0] + f"/{name}"
