@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._figures import show_percent
-from codeward._files import write_text_atomic
 from codeward.certificates import certify
 from codeward.codes import Code, count_attacker_sets
 from codeward.data import Samples, Schema, UserData
@@ -341,7 +340,7 @@ def retrain_without(
     config = cell.folder.config
     assert isinstance(config, TrainConfig)
     section = config.train.model_copy(update={"data": plan.config.train.data})
-    write_text_atomic(cell.folder.config_file, config.model_copy(update={"train": section}).to_yaml())
+    cell.folder.save_config(config.model_copy(update={"train": section}))
     models = train_family(plan, plans, store, progress)
     gone = {"users": revocation.names(revocation.revoked), "state": revocation.digest}
     return write_folder(cell, plan, models, begin, revoked=gone)[0]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from codeward._errors import InputError
-from codeward._files import read_bytes, write_atomic, write_text_atomic
+from codeward._files import read_bytes, write_atomic
 from codeward.estimators import load_sub_models, plan_collected, write_folder
 from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
 from codeward.experiments._measure import count_votes, measure_consensus
@@ -258,7 +258,7 @@ def collect_federation(
     _compare(setting, plan, dataset)
     setting = replace(setting, training=plan.training)
 
-    write_text_atomic(place.config_file, config.to_yaml())
+    place.save_config(config)
     plan.code.save(place.code_file)
     seconds = round(sum(line["seconds"] for line in source.read_rounds()), 3)
     about = {"engine": "consortium", "seconds": seconds}

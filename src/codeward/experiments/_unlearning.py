@@ -140,7 +140,7 @@ def _open_state(new: RunFolder, revocation: Revocation, config: RunConfig) -> No
     if new.path.exists() and any(new.path.iterdir()):
         raise InputError(f"{new.path}: is not empty; choose another folder with -o")
     # The configuration splits the data, so it keeps the original number of users; models go to the state's own store.
-    write_text_atomic(new.config_file, config.model_copy(update={"store": None}).to_yaml())
+    new.save_config(config.model_copy(update={"store": None}))
     revocation.code.save(new.code_file)
     revocation.save(new.path)
 

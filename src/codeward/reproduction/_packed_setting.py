@@ -242,7 +242,7 @@ class PackedRun(RunFolder):
         """The code of the run."""
         return self.setting.load_code(self.path.name)
 
-    @property
+    @cached_property
     def config(self) -> RunConfig:
         """The configuration."""
         text = self.setting.read_text(f"{self.path.name}/config.yaml")

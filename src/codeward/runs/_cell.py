@@ -304,7 +304,7 @@ class Cell(Displayed):
         assert self.validation.labels is not None
         return estimate_confusion(self.validation.votes, self.validation.labels, self.n_classes)
 
-    @property
+    @cached_property
     def decoding(self) -> DecoderSection:
         """Which decoder the run has, and what it assumes."""
         try:
@@ -316,7 +316,7 @@ class Cell(Displayed):
                 raise
             raise InputError(f"{self._record_file}: not readable as assumptions of a decoder") from error
 
-    @property
+    @cached_property
     def assumptions(self) -> Assumptions:
         """What the run assumes about attacks."""
         section = self.decoding

@@ -83,13 +83,18 @@ class RunFolder(Displayed):
         """Return the file of one study."""
         return self.path / "studies" / f"{name_cell(repeat, n_attackers)}.json"
 
-    @property
+    @cached_property
     def config(self) -> RunConfig:
         """The configuration; a `FederatedConfig` of a federated run, a `TrainConfig` of one's own data."""
         content = read_yaml(self.config_file)
         kinds: dict[str, type[RunConfig]] = {"federated": FederatedConfig, "train": TrainConfig}
         named = [kind for section, kind in kinds.items() if isinstance(content, dict) and section in content]
         return read_config(read_stored(content), str(self.config_file), named[0] if named else RunConfig)
+
+    def save_config(self, config: RunConfig) -> None:
+        """Write the configuration."""
+        write_text_atomic(self.config_file, config.to_yaml())
+        self.__dict__.pop("config", None)  # read anew, as it is written
 
     @cached_property
     def code(self) -> Code:
@@ -154,7 +159,7 @@ class RunFolder(Displayed):
         # one that is asked for fewer of its cells this time keeps the others.
         whole = config if known is None else _join(known, config)
         if known != whole:
-            write_text_atomic(self.config_file, whole.to_yaml())
+            self.save_config(whole)
         if not self.code_file.exists():
             code.save(self.code_file)
         return code
