@@ -21,7 +21,7 @@ from typing import Any
 
 from codeward._files import write_text_atomic
 from codeward.cli import main as codeward
-from codeward.reproduction import PackedRun, PackedSetting, load_sample_records, plot_samples
+from codeward.reproduction import PackedRun, PackedSetting, draw_samples, load_sample_records
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -91,7 +91,7 @@ def draw_results() -> int:
             *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False
         )
         pyplot.savefig(FIGURES / "results-labels.svg", metadata={"Date": None})
-        plot_samples(load_sample_records(ROOT / "results"), FIGURES / "results-samples.svg")
+        draw_samples(load_sample_records(ROOT / "results")).save(FIGURES / "results-samples.svg")
     return 0
 
 

@@ -14,7 +14,7 @@ from codeward._notebook import Drawing
 
 Marker = Literal["disc", "ring", "square", "frame"]
 
-_WIDTH, HEIGHT = 276, 224
+WIDTH, HEIGHT = 276, 224
 _LEFT, _TOP, _BOTTOM = 34, 10, 34
 #: Least distance of two labels at the ends of lines.
 LABEL_GAP = 11.5
@@ -154,6 +154,7 @@ def draw_lines(
     x_ticks: Sequence[int],
     x_names: Sequence[str] | None = None,
     y_names: Mapping[float, str] = SHARES,
+    width: int = WIDTH,
 ) -> Drawing:
     """Return a chart, of shares between 0 and 100% if nothing else is said; every line has its label at its end.
 
@@ -172,6 +173,7 @@ def draw_lines(
         What stands at the ticks, where it is not their numbers.
     y_names : mapping of float to str
         What stands at which height between 0 and 1.
+    width : int
 
     Examples
     --------
@@ -181,7 +183,7 @@ def draw_lines(
     """
     drawn = [line for line in lines if line.points]
     # Room for the longest label: letters are about this wide.
-    right = _WIDTH - 20 - 6.3 * max((len(line.label) for line in drawn), default=0)
+    right = width - 20 - 6.3 * max((len(line.label) for line in drawn), default=0)
     body = _draw_axes(x_label, x_ticks, right, x_names or [str(tick) for tick in x_ticks], y_names)
     ends = []
     for place, line in enumerate(drawn):
@@ -195,7 +197,7 @@ def draw_lines(
             f'<path class="leader {line.kind}" d="M{x + 4:.1f} {y:.1f}L{edge - 3:.1f} {height:.1f}"></path>'
             f'<text class="end {line.kind}" x="{edge:.1f}" y="{height + 3.5:.1f}">{escape(line.label)}</text>'
         )
-    opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
+    opening = f'<svg class="chart" viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(label)}">'
     return Drawing(f"{opening}{body}</svg>")  # texts were escaped one by one
 
 

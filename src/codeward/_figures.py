@@ -1,20 +1,10 @@
-"""Figures: shares as text by one rule, pictures as files with the same bytes for the same figure."""
+"""Figures: shares as text by one rule."""
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
-
-from codeward._errors import InputError
-from codeward._files import write_atomic
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: A figure with what it is a fraction of: ``count`` and ``of``.
 Share = dict[str, int]
-SUFFIXES = ("svg", "png", "pdf")
 
 
 def show_percent(share: float) -> str:
@@ -77,22 +67,3 @@ def sum_up_shares(shares: Sequence[Share]) -> tuple[str, str]:
     totals = sorted({share["of"] for share in kept})
     of = f"{totals[0]:,}" if len(totals) == 1 else f"{totals[0]:,} to {totals[-1]:,}"
     return said, f"{len(kept)} times {of}"
-
-
-def check_plot_path(path: str | os.PathLike[str]) -> str:
-    """Return the format that a plot's file name asks for; refuse others before any work is done."""
-    suffix = Path(path).suffix.lower().lstrip(".")
-    if suffix not in SUFFIXES:
-        raise InputError(f"{path}: a plot ends in .svg, .png or .pdf")
-    return suffix
-
-
-def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Write a figure as ``.svg``, ``.png`` or ``.pdf``, by suffix."""
-    from matplotlib import rc_context
-
-    suffix = check_plot_path(path)
-    # No date, and ids that do not depend on chance.
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
-    with rc_context({"svg.hashsalt": "codeward"}):
-        write_atomic(path, lambda out: figure.savefig(out, format=suffix, dpi=150, metadata=metadata))

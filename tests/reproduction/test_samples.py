@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from codeward._errors import InputError
+from codeward._figures import show_percent
 from codeward.certificates import certify_dpa
 from codeward.data import load_dataset
 from codeward.decoding import RunOffCounts, RunOffDecoder
@@ -14,8 +15,8 @@ from codeward.reproduction import (
     SAMPLE_CODES,
     SampleStudy,
     certify_samples,
+    draw_samples,
     load_sample_records,
-    plot_samples,
     tabulate_samples,
     vote_samples,
 )
@@ -127,8 +128,8 @@ def test_plurality_certificates_are_those_of_deep_partition_aggregation(folder, 
     text = table.to_markdown()
     assert "whose input is changed counts two" in text
     assert f"| {100 * right.mean():.1f} |" in text
-    plot_samples(load_sample_records(folder), folder / "plot.svg")
-    assert (folder / "plot.svg").stat().st_size > 1000
+    drawn = draw_samples(load_sample_records(folder)).save(folder / "plot.svg").read_text()
+    assert f"6 partition, plurality, 1: {show_percent(record['certified']['plurality'][1] / 60)}" in drawn
 
 
 def test_run_off_certificates_of_counts_are_never_above_those_of_scores(folder, pair):

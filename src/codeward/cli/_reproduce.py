@@ -202,7 +202,7 @@ def _reproduce_samples(
         raise typer.Exit(130) from None
     voted = [study for study in studies if study.is_voted]
     if not votes_only:
-        from codeward.reproduction import certify_samples, load_sample_records, plot_samples, tabulate_samples
+        from codeward.reproduction import certify_samples, draw_samples, load_sample_records, tabulate_samples
 
         with show_progress("certifying", len(voted) * len(wanted), quiet=not shown) as bar:
             for study in voted:
@@ -210,10 +210,7 @@ def _reproduce_samples(
         records = load_sample_records(folder)
         tables = "\n".join(table.to_markdown() for table in tabulate_samples(records))
         (place / "tables.md").write_text(f"# Certified per sample\n\n{tables}", encoding="utf-8")
-        try:
-            plot_samples(records, place / "certified.svg")
-        except InputError as error:
-            print(f"codeward: {error}", file=sys.stderr)
+        draw_samples(records).save(place / "certified.svg")
         if not as_json:
             typer.echo(tables)
     if as_json:
@@ -233,9 +230,9 @@ def _reproduce_writers(
     from codeward.reproduction import (
         WriterData,
         attack_writers,
+        draw_writers,
         load_writer_records,
         make_writer_codes,
-        plot_writers,
         study_writers,
         tabulate_writers,
     )
@@ -258,10 +255,7 @@ def _reproduce_writers(
     records, attacks = load_writer_records(place)
     table = tabulate_writers(records, attacks)
     (place / "tables.md").write_text(f"# Writers\n\n{table}", encoding="utf-8")
-    try:
-        plot_writers(records, place / "certified.svg")
-    except InputError as error:
-        print(f"codeward: {error}", file=sys.stderr)
+    draw_writers(records).save(place / "certified.svg")
     if as_json:
         print(json.dumps({"folder": str(place), "records": records, "attacks": attacks}))
         return

@@ -120,7 +120,7 @@ class Experiment:
         return Code(code.matrix, users=names, models=code.models, construction=code.construction)
 
     def draw_users(self, path: str | os.PathLike[str]) -> None:
-        """Draw which user holds how much of which class in the first repeat; needs matplotlib."""
+        """Draw which user holds how much of which class in the first repeat."""
         plot_class_shares(self.pair.train.labels, self.parts, path, n_classes=self.pair.n_classes)
 
 

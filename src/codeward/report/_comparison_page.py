@@ -11,6 +11,7 @@ from typing import Any
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import read_json, write_text_atomic
+from codeward._notebook import Drawing
 from codeward.report._page import write_page
 from codeward.report._table_builder import Table, TableEntry, shaded_cell, share_cell, show_number
 from codeward.runs import rate, read_lines, write_lines
@@ -124,6 +125,7 @@ def write_comparison(folder: str | os.PathLike[str], target: str | os.PathLike[s
         "data, network and seeds for all."
     )
     attacks = [(name, found.say("attack", name, "attack_title")) for name in found.attacks]
+    heatmap = draw_heatmap(tables[0])
     write_text_atomic(
         page,
         write_page(
@@ -133,11 +135,10 @@ def write_comparison(folder: str | os.PathLike[str], target: str | os.PathLike[s
             story=story,
             tables=tables,
             attacks=attacks,
-            heatmap=draw_heatmap(tables[0]),
+            heatmap=heatmap,
         ),
     )
-    picture = page.with_name("right-labels.svg")
-    write_text_atomic(picture, draw_heatmap(tables[0]))
+    picture = heatmap.save(page.with_name("right-labels.svg"))
     files = {"report": str(page), "right-labels.svg": str(picture)}
     for table in tables:
         texts = {"csv": table_to_csv(table), "tex": table_to_latex(table), "md": table_to_markdown(table)}
@@ -148,42 +149,37 @@ def write_comparison(folder: str | os.PathLike[str], target: str | os.PathLike[s
     return files
 
 
-def draw_heatmap(table: Table) -> str:
-    """Draw shaded entries as an SVG picture: a row a defence, a column an attack, dark where labels are lost.
+def draw_heatmap(table: Table) -> Drawing:
+    """Draw shaded entries: a row a defence, a column an attack, dark where labels are lost.
 
     Examples
     --------
     >>> row = (TableEntry("DPA"), TableEntry("80%", shade=0.8))
     >>> draw_heatmap(Table("t", "T", "", "", ("defence", "patch"), (("", (row,)),))).count("<rect")
-    2
+    1
     """
     rows = [row for _, group in table.groups for row in group]
     left, top, wide, high = 210, 110, 46, 24
-    width, height = left + wide * (len(table.heads) - 1) + 60, top + high * len(rows) + 10
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="12" role="img" aria-label="{escape(table.title)}">',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
-    ]
-    for column, head in enumerate(table.heads[1:]):
-        x = left + wide * column + wide / 2
-        parts.append(f'<text transform="translate({x:.0f} {top - 6}) rotate(-45)">{escape(head)}</text>')
+    shown = [column for column in range(len(table.heads)) if any(row[column].shade is not None for row in rows)]
+    width, height = left + wide * len(shown) + 60, top + high * len(rows) + 10
+    parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(table.title)}">']
+    for place, column in enumerate(shown):
+        x = left + wide * place + wide / 2
+        parts.append(f'<text transform="translate({x:.0f} {top - 6}) rotate(-45)">{escape(table.heads[column])}</text>')
     for number, row in enumerate(rows):
         y = top + high * number
         parts.append(f'<text x="{left - 8}" y="{y + 16}" text-anchor="end">{escape(row[0].value)}</text>')
-        for column, cell in enumerate(row[1:]):
+        for place, cell in enumerate(row[column] for column in shown):
             if cell.shade is None:
                 continue
             lost = 1 - cell.shade
             colour = f"rgb({255 - 80 * lost:.0f},{255 - 215 * lost:.0f},{255 - 225 * lost:.0f})"
-            x, ink = left + wide * column, "#fff" if lost > 0.55 else "#111"
-            bold = ' font-weight="bold"' if cell.mark == "good" else ""
-            parts.append(f'<rect x="{x}" y="{y}" width="{wide - 2}" height="{high - 2}" fill="{colour}"/>')
-            parts.append(
-                f'<text x="{x + wide / 2 - 1:.0f}" y="{y + 16}" text-anchor="middle" fill="{ink}"{bold}>'
-                f"{100 * cell.shade:.0f}</text>"
-            )
-    return "\n".join([*parts, "</svg>", ""])
+            x, ink = left + wide * place, "#fff" if lost > 0.55 else "#111"
+            bold = ";font-weight:bold" if cell.mark == "good" else ""
+            parts.append(f'<rect x="{x}" y="{y}" width="{wide - 2}" height="{high - 2}" fill="{colour}"></rect>')
+            look = f'text-anchor="middle" style="fill:{ink} !important{bold}"'
+            parts.append(f'<text x="{x + wide / 2 - 1:.0f}" y="{y + 16}" {look}>{100 * cell.shade:.0f}</text>')
+    return Drawing("\n".join([*parts, "</svg>"]))
 
 
 def table_to_markdown(table: Table) -> str:

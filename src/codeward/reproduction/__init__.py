@@ -37,8 +37,8 @@ _HOME = {
     "pack_setting": "_packing",
     "plan_cells": "_sweep",
     "plan_study": "_studies",
-    "plot_samples": "_sample_tables",
-    "plot_writers": "_writers",
+    "draw_samples": "_sample_tables",
+    "draw_writers": "_writers",
     "study_grid": "_sweep",
     "study_writers": "_writers",
     "tabulate_samples": "_sample_tables",
@@ -69,6 +69,8 @@ __all__ = [
     "count_grid",
     "count_grid_steps",
     "draw_grid",
+    "draw_samples",
+    "draw_writers",
     "drop_scores",
     "fill_claims",
     "freeze_features",
@@ -81,8 +83,6 @@ __all__ = [
     "pack_setting",
     "plan_cells",
     "plan_study",
-    "plot_samples",
-    "plot_writers",
     "study_grid",
     "study_writers",
     "tabulate_samples",
@@ -105,8 +105,8 @@ if TYPE_CHECKING:
     from codeward.reproduction._sample_tables import (
         SAMPLE_DECODERS,
         certify_samples,
+        draw_samples,
         load_sample_records,
-        plot_samples,
         tabulate_samples,
     )
     from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, choose_sample_training, vote_samples
@@ -115,9 +115,9 @@ if TYPE_CHECKING:
     from codeward.reproduction._writers import (
         WriterData,
         attack_writers,
+        draw_writers,
         load_writer_records,
         make_writer_codes,
-        plot_writers,
         study_writers,
         tabulate_writers,
     )

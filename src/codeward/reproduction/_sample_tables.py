@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward._charts import COLOURS, HEIGHT, SHARES, Line, draw_lines, make_point
 from codeward._errors import InputError
-from codeward._figures import save_figure
 from codeward._files import write_text_atomic
+from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.certificates import certify, certify_dpa, certify_finite_aggregation
 from codeward.decoding import ConsensusDecoder, PluralityDecoder
@@ -28,6 +29,8 @@ SHOWN: dict[str, tuple[int, ...]] = {
 }
 #: What every figure is about.
 COST = "A sample that is inserted, removed or given a new label counts one, a sample whose input is changed counts two"
+#: Of a panel with names at the ends of its lines.
+PANEL_WIDTH = 440
 #: Parts up to which the consensus decoder is tried.
 MOST_CONSENSUS_PARTS = 16
 
@@ -152,36 +155,50 @@ def load_sample_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [study.load_record() for study in list_sample_studies(Path(folder, "samples"))]
 
 
-def plot_samples(records: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Draw share certified against samples, a panel a data set, a line a code and decoder; needs matplotlib.
+def draw_samples(records: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Draw share certified against samples, a panel a data set, a line a code and decoder.
 
     Examples
     --------
-    >>> plot_samples([], "certified.svg")  # doctest: +SKIP
+    >>> draw_samples([])
+    <Drawing: Right and certified, by poisoned samples>
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("plots need matplotlib: pip install 'codeward[plot]'") from error
-    datasets = list(dict.fromkeys(record["dataset"] for record in records if record["certified"]))
-    figure = Figure(figsize=(6.4 * max(len(datasets), 1), 4.4), layout="constrained")
-    for place, dataset in enumerate(datasets, 1):
-        axes: Any = figure.add_subplot(1, len(datasets), place)
+    panels = []
+    for dataset in dict.fromkeys(record["dataset"] for record in records if record["certified"]):
+        curves = {}
         for record in records:
+            code = "heads" if "backbone" in record else record["code"]["name"]
             for name, curve in record["certified"].items() if record["dataset"] == dataset else ():
-                words = f"{record['parts']:,} parts, {record['code']['name']}, {SAMPLE_DECODERS[name]}"
-                words += f", {record['backbone']['name']}" if "backbone" in record else ""
-                shares = 100 * np.array([*curve, 0]) / record["inputs"]
-                axes.step(range(len(shares)), shares, where="post", linewidth=1.2, label=words)
-        axes.axhline(50, color="grey", linewidth=0.8, linestyle=":")
-        axes.set_title(PAPER_DATASETS.get(dataset, dataset))
-        axes.set_xlabel("samples inserted, removed or relabelled (a changed input: two)")
-        axes.set_ylabel("right and certified, % of the test set")
-        axes.set_ylim(0, 102)
-        axes.set_xlim(left=0)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
-    save_figure(figure, path)
+                curves[f"{record['parts']:,} {code}, {SAMPLE_DECODERS[name]}"] = (curve, record["inputs"])
+        panels.append(draw_curves(curves, f"{PAPER_DATASETS.get(dataset, dataset)}: poisoned samples"))
+    parts = "".join(
+        f'<svg x="{PANEL_WIDTH * place}" width="{PANEL_WIDTH}" height="{HEIGHT}" {panel.removeprefix("<svg ")}'
+        for place, panel in enumerate(panels)
+    )
+    told = 'role="img" aria-label="Right and certified, by poisoned samples"'
+    return Drawing(f'<svg viewBox="0 0 {PANEL_WIDTH * max(len(panels), 1)} {HEIGHT}" {told}>{parts}</svg>')
+
+
+def draw_curves(curves: Mapping[str, tuple[Sequence[int], int]], x_label: str) -> Drawing:
+    """Draw certified accuracy, a line a name: inputs certified against k = 0, 1, ... and of how many; some k are shown.
+
+    Examples
+    --------
+    >>> "50 groups, 1: 80.0% (8 of 10)" in draw_curves({"50 groups": ([9, 8, 2], 10)}, "colluding writers")
+    True
+    """
+    longest = max(len(curve) for curve, _ in curves.values())
+    tick = next(size * ten for ten in (1, 10, 100, 1000) for size in (1, 2, 5) if 5 * size * ten >= longest)
+    lines = []
+    for place, (name, (curve, of)) in enumerate(curves.items()):
+        step = -(-len(curve) // 12)
+        counts = {k: curve[k] if k < len(curve) else 0 for k in range(0, len(curve) + step, step)}
+        points = tuple(make_point(k, [{"count": n, "of": of}], f"{name}, {k}") for k, n in counts.items())
+        again = place >= len(COLOURS)
+        lines.append(Line(name, COLOURS[place % len(COLOURS)], again, "frame" if again else "disc", points))
+    label = f"Right and certified: {x_label}"
+    # Without bars there is nothing to move lines apart for.
+    return draw_lines(lines, label, x_label, range(0, longest + tick, tick), y_names=dict(SHARES), width=PANEL_WIDTH)
 
 
 def _certify_consensus(

@@ -146,7 +146,7 @@ def draw_grid(
     """Draw which user holds how much of which class, once for each split of the data; needs the data, trains nothing.
 
     The picture (``plots/users.svg``, first repeat) goes to the first run with votes that has this split; where a run of
-    the grid folder has one, of these runs or not, none is drawn. Needs matplotlib.
+    the grid folder has one, of these runs or not, none is drawn.
 
     Examples
     --------

@@ -13,14 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._figures import save_figure, show_percent
+from codeward._figures import show_percent
 from codeward._files import write_text_atomic
+from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.attacks import AttackGroup, draw_groups, poison, trigger_inputs
 from codeward.certificates import certify, certify_dpa
 from codeward.codes import Code, partition_code, shifted_hash_code
 from codeward.data import Samples, load_dataset, render
 from codeward.decoding import Assumptions, PluralityDecoder, VoteSet, make_decoder, tracking_score
+from codeward.reproduction._sample_tables import draw_curves
 from codeward.runs import read_record_folder
 
 if TYPE_CHECKING:
@@ -329,24 +331,9 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
     return "\n".join(lines) + "\n"
 
 
-def plot_writers(records: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Draw the share that is right and certified against colluding writers, a line a code; needs matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("plots need matplotlib: pip install 'codeward[plot]'") from error
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes: Any = figure.add_subplot(1, 1, 1)
-    for record in records:
-        shares = 100 * np.array([*record["certified"], 0]) / record["inputs"]
-        axes.step(range(len(shares)), shares, where="post", linewidth=1.3, label=record["name"])
-    axes.set_xlabel("colluding writers")
-    axes.set_ylabel("right and certified, % of 10,000 images")
-    axes.set_ylim(0, 102)
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save_figure(figure, path)
+def draw_writers(records: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Draw the share that is right and certified against colluding writers, a line a code."""
+    return draw_curves({record["name"]: (record["certified"], record["inputs"]) for record in records}, "writers")
 
 
 def load_writer_records(folder: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
