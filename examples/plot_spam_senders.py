@@ -26,7 +26,8 @@ from codeward.codes import partition_code
 from codeward.training.backbones import HashedText
 from codeward.training.heads import UserStatistics, fit_heads
 
-held = np.load(Path("data") / "spam_senders.npz")
+folder = next(place for place in (Path("data"), Path("examples/data")) if place.is_dir())
+held = np.load(folder / "spam_senders.npz")
 mails = [" ".join(np.base_repr(word, 36) for word in words) for words in np.split(held["words"], held["starts"][1:-1])]
 spam, sender = held["spam"].astype(int), held["sender"].astype(int)
 learn, ask = np.flatnonzero(sender < 2000), np.flatnonzero(sender >= 2000)

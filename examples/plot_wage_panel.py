@@ -27,7 +27,8 @@ from codeward.data import InputTable, load_user_data
 from codeward.training.backbones import HashedTable
 from codeward.training.heads import UserStatistics, fit_heads
 
-names, *rows = (line.split(",") for line in (Path("data") / "wage_panel.csv").read_text().split())
+folder = next(place for place in (Path("data"), Path("examples/data")) if place.is_dir())
+names, *rows = (line.split(",") for line in (folder / "wage_panel.csv").read_text().split())
 table = {name: [float(row[column]) for row in rows] for column, name in enumerate(names)}
 people = np.unique(table["nr"], return_inverse=True)[1]
 people = np.random.default_rng(0).permutation(545)[people]
