@@ -9,7 +9,7 @@ import pytest
 from codeward.codes import Code, pack_words
 from codeward.decoding import BayesDecoder
 from codeward.decoding._assumptions import ConfusionModel
-from codeward.decoding._pruned import PrunedPosterior
+from codeward.decoding._pruned import PrunedPosterior, sum_pruned
 from codeward.decoding._pruned_search import choose, drop_small, greedy_set, log_add, log_between, log_choose
 
 N_CLASSES = 3
@@ -64,6 +64,43 @@ def test_what_is_left_out_is_at_most_what_it_says(seed, budget):
         assert set(found.suspects[row]) <= set(exact.suspects[row])
         if not found.more_sets[row]:
             assert found.suspect_sets[row] == exact.suspect_sets[row]
+
+
+def bound_slowly(code, base, votes, prior, widest, success, failure):
+    """Everything may be left out: the sum over sets of the bound (2) of the module, by its definition."""
+    n, n_classes = code.n_users, base.shape[1]
+    whole = 0.0
+    silent = [t for t in range(n_classes) if t not in votes]
+    for target in [t for t in range(n_classes) if t in votes] + silent[:1]:
+        said = votes == target
+        gains = np.log(success / np.exp(base[said]) + 1 - success)
+        for size in range(1, len(prior)):
+            for x in combinations(range(n), size):
+                v = max(int((code.matrix[:, user] & ~said).sum()) for user in x)
+                q = max(0, min(int(said.sum()), int(widest[size]) - v))
+                for label in range(n_classes):
+                    best = np.sort(gains[:, label])[::-1][:q].sum()
+                    mass = exp(base[:, label].sum() + best + failure * v) * prior[size] / comb(n, size)
+                    whole += mass * (len(silent) if target in silent else 1)
+    return log(whole)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_on_all_sets_is_its_formula(seed):
+    code, confusion, votes = small_case(seed, n_users=6, n_models=7)
+    base = ConfusionModel(confusion).log_likelihood(votes)
+    prior, success = np.array([0.0, 0.6, 0.4]), 0.8
+    posterior = PrunedPosterior(code, prior, success, log(0.2))
+    for row in range(3):
+        state, kept = np.zeros(5), np.full((64, 2), -1)
+        masses, users = np.ones((2, N_CLASSES + 1)), np.ones(6)
+        found = sum_pruned(
+            votes[row], base[row], posterior.columns_, posterior.rows_, prior, posterior.widest_, success, log(0.2),
+            1e30, 10.0, masses, users, kept, state,
+        )  # fmt: skip
+        expected = bound_slowly(code, base[row], votes[row], prior, posterior.widest_, success, log(0.2))
+        assert state[1] == pytest.approx(expected, abs=1e-9)
+        assert (found, masses.sum(), users.sum()) == (0, 0.0, 0.0)
 
 
 def test_the_widest_unions_are_exact_up_to_three_users_and_sums_past_them():
