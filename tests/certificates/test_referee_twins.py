@@ -9,9 +9,18 @@ import numpy as np
 import pytest
 
 from codeward._errors import InputError
-from codeward.certificates import _collective, _published, certify, certify_collective, join_certificates, referee
+from codeward.certificates import (
+    Floor,
+    _collective,
+    _published,
+    certify,
+    certify_collective,
+    join_certificates,
+    parse_floor,
+    referee,
+)
 from codeward.codes import Code, partition_code, shifted_hash_code
-from codeward.decoding import AppealDecoder, ConsensusDecoder, PluralityDecoder, RunOffDecoder
+from codeward.decoding import AppealDecoder, BayesDecoder, ConsensusDecoder, PluralityDecoder, RunOffDecoder
 
 ALONE = Code(np.eye(5, dtype=int))
 
@@ -169,3 +178,20 @@ def test_patterns_are_searched_where_they_are_asked_for(monkeypatch):
         assert (found.changed, found.pointwise) == (solved.changed, solved.pointwise)
     with pytest.raises(AssertionError, match="solved"):
         certify_collective(votes, ALONE, 1, method="milp")
+
+
+def test_claims_past_the_usual_search_are_searched():
+    decoder = BayesDecoder(ALONE, [0.7 * np.eye(2) + 0.15] * 5, attackers_prior=(0.5, 0.5))
+    votes = np.zeros((1, 5), dtype=int)
+    settings = {"threat": "deterministic", "decoder": decoder}
+    assert certify(votes, ALONE, **settings).searched == 1
+    assert referee(votes, ALONE, [2], **settings).proved.searched == 3
+    assert referee(votes, ALONE, [9], **settings).proved.searched == 5
+
+
+def test_floors_are_read_as_they_are_written():
+    assert parse_floor(" k = 2 : 0.75") == Floor(2, 0.75)
+    assert parse_floor("k=0:1") == Floor(0, 1.0)
+    for text in ("k=1:1.5", "k=1:2", "k=1", "1:0.5", "k=-1:0.5"):
+        with pytest.raises(InputError, match="is no floor"):
+            parse_floor(text)

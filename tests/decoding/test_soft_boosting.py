@@ -44,7 +44,7 @@ def test_the_log_odds_are_the_leaves_each_row_falls_into(seed):
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_the_first_tree_has_the_best_split_at_its_root_and_newton_steps_in_its_leaves(seed):
+def test_the_first_tree_has_the_best_split_at_every_node_and_newton_steps_in_its_leaves(seed):
     rows, answers, weights = draw_rows(seed)
     trees = grow_trees(rows, answers, weights)
     share = weights[answers].sum() / weights.sum()
@@ -52,20 +52,24 @@ def test_the_first_tree_has_the_best_split_at_its_root_and_newton_steps_in_its_l
     slope = (weights * (answers - share))[used]
     bend = (weights * share * (1 - share))[used]
 
-    def gain(feature, cut):
-        left = rows[used, feature] <= cut
-        if min(bend[left].sum(), bend[~left].sum()) < LEAF_MASS:
+    def gain(here, feature, cut):
+        left = here & (rows[used, feature] <= cut)
+        right = here & ~left
+        if min(bend[left].sum(), bend[right].sum()) < LEAF_MASS:
             return -np.inf
-        return sum(slope[part].sum() ** 2 / (bend[part].sum() + LEAF_PENALTY) for part in (left, ~left))
+        parts = [slope[part].sum() ** 2 / (bend[part].sum() + LEAF_PENALTY) for part in (left, right, here)]
+        return parts[0] + parts[1] - parts[2]
 
-    # Every cut between two bins.
+    # Every cut between two bins, at every node.
     shares = np.arange(1, N_BINS) / N_BINS
-    best = max(
-        gain(feature, cut)
-        for feature in range(rows.shape[1])
-        for cut in np.quantile(rows[:, feature], shares, method="inverted_cdf")
-    )
-    assert abs(gain(trees.features[0, 0], trees.thresholds[0, 0]) - best) < 1e-6
+    edges = [np.quantile(rows[:, feature], shares, method="inverted_cdf") for feature in range(rows.shape[1])]
+    nodes = {0: np.ones(used.size, dtype=bool)}
+    for k in range(2**DEPTH - 1):
+        here, feature, cut = nodes[k], trees.features[0, k], trees.thresholds[0, k]
+        best = max(gain(here, other, edge) for other, some in enumerate(edges) for edge in some)
+        assert max(gain(here, feature, cut), 0) == pytest.approx(max(best, 0), abs=1e-6)
+        nodes[2 * k + 1] = here & (rows[used, feature] <= cut)
+        nodes[2 * k + 2] = here & ~nodes[2 * k + 1]
     leaves = np.array([walk(trees, 0, rows[n]) for n in used])
     for leaf in range(2**DEPTH):
         here = leaves == leaf
@@ -93,6 +97,12 @@ def test_features_that_say_nothing_leave_the_share_of_the_class(share):
     np.testing.assert_allclose(
         trees.log_odds(np.zeros((3, 2), dtype=np.float32)), np.log(share / (1 - share)), atol=0.05
     )
+
+
+def test_one_answer_alone_has_finite_odds():
+    for answer in (True, False):
+        trees = grow_trees(np.ones((20, 1), dtype=np.float32), np.full(20, answer), np.ones(20))
+        assert trees.base == pytest.approx((1 if answer else -1) * np.log((1 - 1e-6) / 1e-6))
 
 
 def test_the_same_rows_give_the_same_trees():

@@ -4,11 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward.codes import Code, named_code
-from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, is_plausible
+from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, is_plausible, read_label
 from codeward.decoding.soft._explanations import (
     N_DRAWN,
     ModelEvidence,
     RatioModels,
+    Sums,
     TrainingSet,
     choose_discounts,
     describe,
@@ -58,6 +59,21 @@ def slow_features(scores, votes, hit, target):
         found += [ordered[last], ordered.mean()]
         found += [(votes[side] == target).mean(), (votes[side] == label).mean(), scores[side].max(axis=1).mean()]
     return np.array([*found, scores[hit][:, label].mean(), hit.mean()])
+
+
+def test_labels_are_weighed_however_unlikely_all_of_them_are():
+    posteriors, out = np.full((100, 3), -10.0), np.empty(3)
+    posteriors[0, 1] = -9.0
+    read_label(
+        posteriors, posteriors.sum(axis=0), np.zeros(100, dtype=int), np.zeros(100, dtype=bool), 0, np.ones(101), out
+    )
+    np.testing.assert_allclose(out, np.exp([0, 1, 0]) / (2 + np.e))
+
+
+def test_a_threshold_lowers_the_odds_of_an_attack():
+    sums = Sums(np.log([[2.0, 1.0]]), np.log([[0.25, 0.75]]), np.empty((0, 0, 0)))
+    np.testing.assert_allclose(np.exp(sums.join(np.log(2))), [[1.25, 1.25]])
+    np.testing.assert_allclose(sums.gap, np.log(3))
 
 
 @pytest.mark.parametrize(("said", "hit", "plausible"), [(1, 4, True), (1, 5, False), (2, 8, True), (0, 0, False)])
