@@ -4,6 +4,7 @@ Small enough to run without the compiler: these are tests that ``python -m bench
 """
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,14 @@ from codeward.certificates import (
     referee,
 )
 from codeward.codes import Code, partition_code, shifted_hash_code
-from codeward.decoding import AppealDecoder, BayesDecoder, ConsensusDecoder, PluralityDecoder, RunOffDecoder
+from codeward.decoding import (
+    AppealDecoder,
+    BayesDecoder,
+    ConsensusDecoder,
+    PluralityDecoder,
+    RunOffCounts,
+    RunOffDecoder,
+)
 
 ALONE = Code(np.eye(5, dtype=int))
 
@@ -178,6 +186,23 @@ def test_patterns_are_searched_where_they_are_asked_for(monkeypatch):
         assert (found.changed, found.pointwise) == (solved.changed, solved.pointwise)
     with pytest.raises(AssertionError, match="solved"):
         certify_collective(votes, ALONE, 1, method="milp")
+    scores = np.random.default_rng(0).random((4, 5, 3))
+    assert certify_collective(scores, ALONE, 1, decoder="runoff").exact
+    with pytest.raises(AssertionError, match="solved"):
+        certify_collective(RunOffCounts.count(scores), ALONE, 1, decoder="runoff")
+
+
+@pytest.mark.parametrize("dual", [None, np.nan, -1e9])
+def test_a_solver_that_says_nothing_leaves_the_pointwise_sum(monkeypatch, dual):
+    monkeypatch.setattr(_collective, "milp", lambda *_, **__: SimpleNamespace(x=None, mip_dual_bound=dual))
+    votes = np.array([[0, 0, 0, 1, 1], [0, 0, 1, 1, 1], [2, 2, 2, 2, 2]])
+    found = certify_collective(votes, ALONE, 1, method="milp")
+    assert (found.changed, found.pointwise, found.attackers, found.exact) == (2, 2, (), False)
+
+
+def test_without_a_number_of_classes_there_are_two_at_least():
+    found = certify([[0] * 5], ALONE, targets=True)
+    assert found.radius_to.tolist() == [[-1, 2]]
 
 
 def test_claims_past_the_usual_search_are_searched():
