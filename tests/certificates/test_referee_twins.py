@@ -74,9 +74,32 @@ def test_labels_of_a_partition_are_bounded_exactly_and_of_other_codes_never_abov
             np.testing.assert_array_equal(found.radius_to, np.minimum(truth - 1, limit))
         else:
             expected = [[bound_slowly(code, row, t, c, limit) for t in range(c)] for row in votes]
+            assert all(row.count(-1) == 1 for row in expected)
             np.testing.assert_array_equal(found.radius_to, expected)
+            assert found.radius.tolist() == [min(set(row) - {-1}) for row in expected]
             equal.append((found.radius_to == np.minimum(truth - 1, limit)).mean())
     assert 0.5 < np.mean(equal) < 1
+
+
+@pytest.mark.parametrize("name", ["plurality", "consensus", "bayes"])
+def test_labels_are_forced_by_as_many_users_as_trying_says(name):
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        code, votes = draw(rng, 5, 3, 3)
+        decoder = {
+            "plurality": PluralityDecoder(code, 3),
+            "consensus": ConsensusDecoder(code, 1, n_classes=3),
+            "bayes": BayesDecoder(code, [0.7 * np.eye(3) + 0.1] * 5, attackers_prior=(0.5, 0.5)),
+        }[name]
+        found = certify(votes, code, decoder=decoder, threat="deterministic", targets=True, max_attackers=3)
+        for row, word in enumerate(votes):
+            fewest = np.full(4, 4)
+            for size in (3, 2, 1):
+                for x in combinations(range(3), size):
+                    changed = [np.where(code.pattern(x), t, word) for t in range(3)]
+                    fewest[decoder.predict(np.array(changed))] = size
+            expected = np.where(np.arange(3) == found.labels[row], -1, fewest[:3] - 1)
+            assert found.radius_to[row].tolist() == expected.tolist()
 
 
 def bound_slowly(code, votes, target, n_classes, limit):

@@ -81,8 +81,8 @@ def is_partition(code: Code) -> bool:
 def bound_targets(breaker: PluralityBreaker, code: Code, limit: int, n_classes: int) -> NDArray[np.int64]:
     """Bound from below, for every label, the users that cannot yet force it; shape (D, c) (Proposition 38).
 
-    Label t must beat the output and the strongest other label. Where every user is in one model, exact: h hit models
-    are enough iff they can bring every other label down to what t then has.
+    Label t must beat the output, which leads it by most. Where every user is in one model, exact: h hit models are
+    enough iff they can bring every other label down to what t then has.
     """
     votes, found = breaker.votes, np.zeros((breaker.labels.size, n_classes), dtype=np.int64)
     counts = np.stack([(votes == e).sum(axis=1) for e in range(n_classes)], axis=1)
@@ -99,16 +99,14 @@ def bound_targets(breaker: PluralityBreaker, code: Code, limit: int, n_classes: 
                 low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
             found[:, t] = low
             continue
-        strongest = others.argmax(axis=1)
         step = max(1, BLOCK_CELLS // max(code.n_users, code.n_models))
         for start in range(0, votes.shape[0], step):
             here = slice(start, start + step)
-            for rival in (breaker.labels[here], strongest[here]):
-                weights = np.float32(1) + (votes[here] == rival[:, None]) - (votes[here] == t)
-                rows = np.arange(rival.size)
-                need = (others[here][rows, rival] - counts[here, t]).astype(np.float32)
-                bound = bound_users(weights.astype(np.float32) @ matrix, need, limit)
-                found[here, t] = np.maximum(found[here, t], np.where(need > 0, bound, 0))
+            label = breaker.labels[here]
+            weights = np.float32(1) + (votes[here] == label[:, None]) - (votes[here] == t)
+            need = (others[here][np.arange(label.size), label] - counts[here, t]).astype(np.float32)
+            bound = bound_users(weights.astype(np.float32) @ matrix, need, limit)
+            found[here, t] = np.where(need > 0, bound, 0)
     return np.minimum(found, limit + 1) - 1
 
 
