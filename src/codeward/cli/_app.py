@@ -30,7 +30,6 @@ _EXTRAS = (
     )
     | dict.fromkeys(("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "PIL", "starlette"), "serve")
     | {
-        "matplotlib": "plot",
         "ortools": "solver",
         "threadpoolctl": "train",
         "ray": "ray",
