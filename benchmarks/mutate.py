@@ -107,7 +107,11 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "runoff": (
         ["decoding/_runoff.py", "certificates/_runoff_*.py"],
-        ["tests/decoding/test_runoff.py", "tests/certificates/test_runoff_certificates.py"],
+        [
+            "tests/certificates/test_runoff_twins.py",
+            "tests/decoding/test_runoff.py",
+            "tests/certificates/test_runoff_certificates.py",
+        ],
     ),
     "appeal": (
         ["decoding/_vote_counting.py:AppealDecoder*", "certificates/_breakers.py:AppealBreaker*",
@@ -124,6 +128,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
             "tests/certificates/test_certify.py",
             "tests/certificates/test_published.py",
             "tests/certificates/test_collective.py",
+            "tests/certificates/test_agreement.py",
             "tests/certificates/test_soundness.py",
         ],
     ),

@@ -102,6 +102,18 @@ def test_labels_are_forced_by_as_many_users_as_trying_says(name):
             assert found.radius_to[row].tolist() == expected.tolist()
 
 
+def test_labels_of_a_run_off_are_bounded_as_patterns_say():
+    rng = np.random.default_rng(4)
+    for code in (ALONE, draw(rng, 5, 3, 2)[0]):
+        scores = rng.random((8, 5, 3)) + 2 * (np.arange(3) == 1)
+        truth = certify(scores, code, decoder="runoff", method="patterns", targets=True)
+        found = certify(scores, code, decoder="runoff", method="bound", targets=True)
+        assert (found.radius_to <= truth.radius_to).all()
+        assert (found.radius <= truth.radius).all()
+        if code is ALONE:
+            np.testing.assert_array_equal(found.radius_to, truth.radius_to)
+
+
 def bound_slowly(code, votes, target, n_classes, limit):
     """The label must beat the output and the strongest other one; each takes the users who influence most."""
     counts = [list(votes).count(label) for label in range(n_classes)]

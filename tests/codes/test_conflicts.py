@@ -55,11 +55,25 @@ def test_sets_walked_in_parts_give_the_same_conflicts(monkeypatch: pytest.Monkey
 
 
 def test_too_many_candidates_are_refused_and_not_called_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_conflicts, "MAX_CANDIDATES", 3)
-    # Six models, margin 2: blocks of three bits leave many pairs that agree on one.
+    monkeypatch.setattr(_conflicts, "MAX_CANDIDATES", 13)
+    # Numbers 0 to 29 by their bits: the first five bits of i and 31 - i are complements.
     matrix = np.array([[i >> j & 1 for i in range(1, 30)] for j in range(6)], dtype=bool)
-    with pytest.raises(TooLargeError, match="agree on a block"):
+    with pytest.raises(TooLargeError, match=r"^14 pairs of attacker sets agree on a block"):
         find_conflicts(matrix, 1, 2, most=10**9)
+    monkeypatch.setattr(_conflicts, "MAX_CANDIDATES", 14)
+    assert find_conflicts(matrix, 1, 2)
+
+
+def test_a_conflict_in_the_second_word_is_found_and_one_is_enough() -> None:
+    matrix = np.random.default_rng(0).random((126, 4)) < 0.5
+    matrix[:, 1] = ~matrix[:, 0]
+    matrix[5, 1] = matrix[5, 0]  # they agree in one model, of the first block
+    found = find_conflicts(matrix, 1, 2, most=10**9)
+    assert found == [Conflict((0,), (1,), 125)]
+    matrix[:, 3] = matrix[:, 2]
+    matrix[100, 3] = ~matrix[100, 2]  # and these differ in one of the second
+    assert find_conflicts(matrix, 1, 2) == [Conflict((2,), (3,), 1)]
+    assert len(find_conflicts(matrix, 1, 2, most=2)) == 2
 
 
 @pytest.mark.parametrize(

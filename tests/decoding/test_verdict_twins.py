@@ -107,11 +107,13 @@ def test_a_memory_decodes_once_and_forgets_past_its_limit():
 
 def test_suspects_are_listed_by_level_then_by_their_users():
     rng = np.random.default_rng(8)
-    code = Code(np.vstack([np.eye(9, dtype=int), rng.random((3, 9)) < 0.5]))
+    matrix = np.vstack([np.eye(9, dtype=int), rng.random((3, 9)) < 0.5])
+    matrix[:, 7], matrix[:, 8] = matrix[:, 1], matrix[:, 0]  # users whom no pattern tells apart
+    code = Code(matrix[:7])
     for prior in ((0.2, 0.4, 0.4), (0.0, 1.0)):
         sets = gather_attacker_sets(code, np.array(prior))
         # Levels far apart, ties and hopeless ones; more sets near the best than are shown.
-        masses = rng.choice([1.0, 0.8, 0.3, 0.06, 1e-6], size=(12, sets.weights.size)) * sets.weights
+        masses = rng.choice([1.0, 0.8, 0.3, 0.05, 1e-6], size=(12, sets.weights.size)) * sets.weights
         masses[0], masses[1, 1:] = 0.0, 0.0
         found = name_suspects(sets, masses)
         names = [tuple(user for user in row if user >= 0) for row in sets.users.tolist()]
@@ -132,6 +134,24 @@ def test_suspects_are_listed_by_level_then_by_their_users():
             assert alone == (found.certain[row], found.sets[row], found.more[row])
         assert max(found.more) > 0 or len(prior) == 2
     assert rank_sets({(1,): 2.0, (0,): 2.0}, unlisted=3) == ((), ((1,), (0,)), 3)
+
+
+def test_some_patterns_keep_their_sets_and_share_the_prior():
+    code = Code([[1, 0, 0, 1], [0, 1, 0, 0], [1, 1, 1, 1]])
+    sets = gather_attacker_sets(code, np.array([0.2, 0.5, 0.3]))
+
+    def listed(found, p):
+        here = slice(found.starts[p], found.starts[p + 1])
+        return found.users[here].tolist(), (found.set_weights[here] / found.weights[p]).tolist()
+
+    rows = np.array([3, 1, 2])
+    some = sets.take(rows)
+    for place, row in enumerate(rows.tolist()):
+        assert listed(some, place) == listed(sets, row)
+        assert (some.words[place] == sets.words[row]).all()
+        assert some.best_sets[place] == sets.best_sets[row]
+        assert some.weights[place] / some.weights[0] == pytest.approx(sets.weights[row] / sets.weights[3])
+    assert some.weights.sum() == pytest.approx(sets.weights.sum())
 
 
 def test_verdicts_are_joined_and_taken():
