@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward.codes import named_code
+from codeward.decoding.soft import _fitting
 from codeward.decoding.soft._explanations import list_explanations
 from codeward.decoding.soft._fitting import FAMILIES, draw_attacks, overwrite_scores, overwrite_votes
 from codeward.decoding.soft._learners import log_softmax
@@ -56,3 +57,47 @@ def test_the_families_cover_sure_and_unsure_triggers(family, low, high):
     made = overwrite_scores(scores, attacks, generator)
     sure = np.exp(made[np.arange(200), :, attacks.targets])[attacks.hits]
     assert ((sure >= low) & (sure <= high)).mean() > 0.5
+
+
+def overwrite_slowly(scores, attacks, generator):
+    """The four families in probabilities, one model after the other; the same draws in the same order."""
+    clean = scores[attacks.rows]
+    size, n_models, n_classes = clean.shape
+    kind = generator.integers(0, 3, size=(size, 1, 1))
+    shuffled = generator.permutation(attacks.rows)
+    noise = generator.uniform(size=(size, 1, 1)) * generator.normal(size=clean.shape)
+    nines = generator.uniform(0.5, 7.0, size=(size, 1)) + generator.normal(0, 0.5, size=(size, n_models))
+    factor = np.exp(generator.uniform(0, np.log(_fitting.SOFTEST), size=(size, 1, 1)))
+    lead = generator.uniform(*_fitting.LEAD, size=(size, 1)) * np.exp(generator.normal(0, 0.3, size=(size, n_models)))
+    share = generator.uniform(*_fitting.SHARE, size=(size, 1, 1))
+    made = np.exp(clean)
+    for a, i in np.argwhere(attacks.hits):
+        t = attacks.targets[a]
+        read = {0: clean[a, i], 1: scores[shuffled[a], i], 2: noise[a, i]}[int(kind[a, 0, 0])]
+        others = np.where(np.arange(n_classes) == t, 0.0, np.exp(read))
+        others /= others.sum()
+        v = max(nines[a, i], np.log10(1 + others.max()) + 0.01)
+        sure = others * 10.0**-v
+        sure[t] = 1 - 10.0**-v
+        tempered = sure ** (1 / factor[a, 0, 0])
+        marginal = others.copy()
+        marginal[t] = others.max() * np.exp(lead[a, i])
+        weak = (1 - share[a, 0, 0]) * np.exp(clean[a, i]) + share[a, 0, 0] * sure
+        found = (sure, tempered / tempered.sum(), marginal / marginal.sum(), weak)
+        made[a, i] = found[attacks.families[a]]
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_simulated_scores_are_those_described(seed):
+    generator = np.random.default_rng(seed)
+    explanations = list_explanations(named_code("bcc248"), np.array([0.0, 0.5, 0.5]))
+    scores = log_softmax(2 * generator.normal(size=(20, explanations.patterns.shape[1], 2 + seed)))
+    labels, rows = generator.integers(0, 2 + seed, 20), generator.integers(0, 20, 60)
+    prior = np.exp(explanations.log_weights)
+    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 2 + seed, FAMILIES, generator)
+    assert set(attacks.families.tolist()) == {0, 1, 2, 3}
+    found = overwrite_scores(scores, attacks, np.random.default_rng(seed + 9))
+    np.testing.assert_allclose(
+        np.exp(found), overwrite_slowly(scores, attacks, np.random.default_rng(seed + 9)), rtol=1e-6
+    )
