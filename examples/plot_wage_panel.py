@@ -3,8 +3,9 @@ A table of 545 people
 =====================
 
 545 young men told an American survey every year from 1980 to 1987 what they earned, how long they had been to school,
-whether they were in a union (Vella and Verbeek, 1998). Every man is a user: he answers eight times, and may lie each
-time. A model learns from the answers who earns more than five dollars an hour. What could some of the men do to it?
+how many hours they worked (Vella and Verbeek, 1998). Every man is a user: he answers eight times, and may lie each
+time. A model learns from the answers who will earn more than five dollars an hour the year after. What could some of
+the men do to it?
 
 Features are a pure function of an answer: categories and declared bins, hashed. Bins read off the data, such as
 quantiles, would carry one man's numbers into models that never learn from him.
@@ -29,12 +30,17 @@ from codeward.training.heads import UserStatistics, fit_heads
 
 folder = next(place for place in (Path("data"), Path("examples/data")) if place.is_dir())
 names, *rows = (line.split(",") for line in (folder / "wage_panel.csv").read_text().split())
-table = {name: [float(row[column]) for row in rows] for column, name in enumerate(names)}
-people = np.unique(table["nr"], return_inverse=True)[1]
+table = {name: np.array([float(row[column]) for row in rows]) for column, name in enumerate(names)}
+order = np.lexsort((table["year"], table["nr"]))
+table = {name: values[order] for name, values in table.items()}
+now = np.flatnonzero(table["nr"][:-1] == table["nr"][1:])  # an answer that another year follows
+people = np.unique(table["nr"], return_inverse=True)[1][now]
 people = np.random.default_rng(0).permutation(545)[people]
-columns = ["educ", "exper", "black", "hisp", "married", "union", "hours", "occupation", "year"]
-answers = {name: table[name] for name in columns} | {
-    "well_paid": ["yes" if wage > np.log(5) else "no" for wage in table["lwage"]],
+answers = {
+    "wage": np.exp(table["lwage"][now]).round(2).tolist(),
+    "educ": table["educ"][now].tolist(),
+    "hours": table["hours"][now].tolist(),
+    "well_paid": ["yes" if wage > np.log(5) else "no" for wage in table["lwage"][now + 1]],
     "man": [f"m{number:03}" for number in people],
 }
 data = load_user_data(answers, label="well_paid", user="man")
@@ -45,14 +51,17 @@ print(f"{len(learn)} answers of 400 men to learn from, {len(ask)} of others to a
 # %%
 # Train
 # -----
+#
+# Three columns in few bins: a head of two men has fourteen answers to learn from. (Bins, columns and ridge were
+# compared on 100 of the men who are learned from.) Guessing the more frequent answer is right on 58%.
 
-bins = (("educ", (9, 12, 13, 16)), ("exper", (3, 5, 7, 9, 12)), ("hours", (500, 1500, 2000, 2500, 3000)))
-backbone = HashedTable(data.schema, width=256, bins=bins)
+bins = (("wage", (3.5, 4.5, 5.5, 7.0)), ("educ", (12, 16)), ("hours", (1500, 2500)))
+backbone = HashedTable(data.schema, width=128, bins=bins)
 features = backbone.transform(data.inputs)
 right, radius = {}, {}
 for n_groups in (10, 50, 200):
     code = partition_code(400, n_groups)
-    heads = fit_heads(features.take(learn), earns[learn], people[learn], code, n_classes=2, ridge=1.0)
+    heads = fit_heads(features.take(learn), earns[learn], people[learn], code, n_classes=2, ridge=0.1)
     votes = heads.votes(features.take(ask))
     right[n_groups] = codeward.PluralityDecoder(code, 2).predict(votes) == earns[ask]
     radius[n_groups] = codeward.certify(votes, code, threat="arbitrary", n_classes=2).radius
@@ -84,7 +93,7 @@ plt.show()
 
 n_groups = 50
 code = partition_code(400, n_groups)
-honest = fit_heads(features.take(learn), earns[learn], people[learn], code, n_classes=2, ridge=1.0)
+honest = fit_heads(features.take(learn), earns[learn], people[learn], code, n_classes=2, ridge=0.1)
 liars, low = list(range(0, 64, 8)), data.class_names.index("no")
 
 

@@ -263,8 +263,8 @@ HOSTILE = {
 )
 def test_members_of_a_consortium_sign_their_statistics(tmp_path: Path, link: Link, hostile: str):
     """Flower's own link state, the consortium's client app and grid; bob sends what no samples give, or as another."""
-    from codeward.federated._flower_one_round import run_one_round
     from codeward.federated.consortium import client_app
+    from codeward.federated.server_app import run_one_round
 
     own = [load_dataset("digits").train.take(np.arange(user, 24, 3)) for user in range(3)]
     plan = OneRoundPlan.make(Code([[1, 1, 0], [1, 0, 1]], users=NAMES), "gradients", n_classes=10)

@@ -69,12 +69,12 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 if os.environ.get("HOSTILE") and "flwr-clientapp" in " ".join(sys.orig_argv):
     import numpy
-    from codeward.federated import _flower_one_round
-    honest = _flower_one_round.make_statistics
+    from codeward.federated import _one_round
+    honest = _one_round.make_statistics
     def spoil(*arguments):
         arrays = honest(*arguments)
         return arrays | {"sums": numpy.full_like(arrays["sums"], numpy.nan)}
-    _flower_one_round.make_statistics = spoil
+    _one_round.make_statistics = spoil
 """
 
 
@@ -343,7 +343,7 @@ def test_one_round_becomes_a_run_folder_that_is_reported_certified_and_revoked(o
     stage.call(command, server)
     stage.call(f"codeward report {tmp_path / 'run'}", server)
     stage.call(f"codeward certify {tmp_path / 'run'} --threat arbitrary", server)
-    stage.call(f"codeward revoke {tmp_path / 'run'} bob --yes -o {tmp_path / 'without'}", server)
+    stage.call(f"codeward revoke {tmp_path / 'run'} bob carol --yes -o {tmp_path / 'without'}", server)
     assert not (tmp_path / "without" / "statistics" / "bob.npz").exists()
 
 

@@ -208,8 +208,10 @@ def test_names_of_classes_are_agreed_on(tmp_path):
     own = plan.read_samples(tmp_path / "own.csv", "kind", "body")
     assert own.labels.tolist() == [1, 0]
     assert make_statistics(plan, own.inputs, own.labels)["counts"].tolist() == [1, 1]
+    (tmp_path / "own.csv").write_text("body,kind\nbuy now,spam\n")  # who has one class only counts too
+    assert plan.read_samples(tmp_path / "own.csv", "kind", "body").labels.tolist() == [1]
     (tmp_path / "own.csv").write_text("body,kind\nbuy now,eggs\nsee you,ham\n")
-    with pytest.raises(InputError, match="class 'eggs' is none of the plan's"):
+    with pytest.raises(InputError, match="'eggs' is not declared; known: ham, spam"):
         plan.read_samples(tmp_path / "own.csv", "kind", "body")
     for names in (["ham"], ["ham", "ham"], ["", "spam"]):
         with pytest.raises(InputError, match="2 different names"):

@@ -1,6 +1,7 @@
 """``codeward federate one-round``: statistics sent once, as files; a plan, what a user sends, what the server makes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import typer
@@ -115,7 +116,11 @@ def combine(
         from codeward.experiments import collect_one_round
         from codeward.runs import RunFolder
 
-        told["record"] = collect_one_round(output, test, output, label=label, text=text)
+        try:
+            told["record"] = collect_one_round(output, test, output, label=label, text=text)
+        except InputError:
+            shutil.rmtree(output)  # made a moment ago, of files that are still there
+            raise
         told["votes"] = str(RunFolder(output).votes(0, 0, "clean"))
     if as_json:
         print(json.dumps(told))

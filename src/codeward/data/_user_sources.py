@@ -45,6 +45,7 @@ def load_user_data(
     n_parts: int = PARTS,
     data_dir: str | os.PathLike[str] | None = None,
     ignore: Sequence[str] = (),
+    classes: Sequence[str] | None = None,
 ) -> UserData:
     """Read labelled samples and their users.
 
@@ -68,6 +69,8 @@ def load_user_data(
         Where data sets with a name are.
     ignore : sequence of str
         Columns to pass over, where there are any of that name.
+    classes : sequence of str, optional
+        The classes there are, where others settled them: labels of any other are refused, and one of them is enough.
 
     Raises
     ------
@@ -87,15 +90,15 @@ def load_user_data(
         return _from_pair(source, n_parts)
     if isinstance(source, tuple | list) and len(source) in (2, 3):
         names = ("X", "y", "groups")
-        return _from_arrays(dict(zip(names, source, strict=False)), "data", schema, n_parts)
+        return _from_arrays(dict(zip(names, source, strict=False)), "data", schema, n_parts, classes)
     if isinstance(source, str | os.PathLike):
-        return _from_path(source, label, user, schema, text, n_parts, data_dir, ignore)
+        return _from_path(source, label, user, schema, text, n_parts, data_dir, ignore, classes)
     if isinstance(source, Mapping) and source and all(hasattr(part, "column_names") for part in source.values()):
         return _from_splits(source, label, user, schema=schema, text=text, n_parts=n_parts, ignore=ignore)
     if isinstance(source, Mapping) and "images" in source:
-        return _from_arrays(dict(source), "data", schema, n_parts)
+        return _from_arrays(dict(source), "data", schema, n_parts, classes)
     if isinstance(source, Mapping) or hasattr(source, "columns") or hasattr(source, "column_names"):
-        return _from_columns(_leave(read_frame(source), ignore), "data", label, user, schema, text, n_parts, 0)
+        return _from_columns(_leave(read_frame(source), ignore), "data", label, user, schema, text, n_parts, 0, classes)
     raise InputError(
         f"data: cannot read a {type(source).__name__}; give a path, a data frame, columns by name, or (X, y, groups)"
     )
@@ -124,16 +127,17 @@ def _from_path(
     n_parts: int,
     data_dir: str | os.PathLike[str] | None,
     ignore: Sequence[str],
+    settled: Sequence[str] | None,
 ) -> UserData:
     path = Path(source)
     if path.is_dir():
-        return _from_folder(path, schema, n_parts)
+        return _from_folder(path, schema, n_parts, settled)
     if path.suffix.lower() in TABLE_SUFFIXES:
         columns = _leave(read_table_file(path), ignore)
-        return _from_columns(columns, str(path), label, user, schema, text, n_parts, 1)
+        return _from_columns(columns, str(path), label, user, schema, text, n_parts, 1, settled)
     if path.suffix.lower() == ".npz":
         arrays = read_npz(path, limit=LARGEST_FILE, kinds="biufUS")
-        return _from_arrays(dict(arrays), str(path), schema, n_parts)
+        return _from_arrays(dict(arrays), str(path), schema, n_parts, settled)
     if str(source) in CATALOG:
         return _from_pair(load_dataset(str(source), data_dir), n_parts)
     kinds = ", ".join((*TABLE_SUFFIXES, ".npz"))
@@ -150,6 +154,7 @@ def _from_columns(
     text: str | None,
     n_parts: int,
     first_row: int,
+    settled: Sequence[str] | None = None,
 ) -> UserData:
     notes: list[str] = []
     known = schema or Schema((Column("unknown", "numeric"),))
@@ -161,7 +166,7 @@ def _from_columns(
     inputs = {name: values for name, values in columns.items() if name not in (label, user)}
     # Line 1 of a file is its header.
     row = first_row + 1 if first_row else 0
-    classes, labels = number_names(columns[label], f"{what}: column {label!r}", known.classes, row)
+    classes, labels = number_names(columns[label], f"{what}: column {label!r}", settled or known.classes, row)
     check_classes(classes, f"{what}: column {label!r}")
     if user in (None, "none"):
         owners, names = None, NOBODY
@@ -171,7 +176,7 @@ def _from_columns(
     arrays = stack_arrays(inputs, what)
     if arrays is not None:
         arrays |= {"y": columns[label]} | ({} if owners is None else {"groups": columns[user]})  # type: ignore[index]
-        return replace(_from_arrays(arrays, what, schema, n_parts), notes=tuple(notes))
+        return replace(_from_arrays(arrays, what, schema, n_parts, settled), notes=tuple(notes))
     if schema is not None:
         missing = [name for name in schema.names if name not in inputs]
         if missing:
@@ -187,7 +192,9 @@ def _from_columns(
     return _build(table, labels, classes, owners, names, schema, n_parts, firm, notes)
 
 
-def _from_arrays(arrays: dict[str, Any], what: str, schema: Schema | None, n_parts: int) -> UserData:
+def _from_arrays(
+    arrays: dict[str, Any], what: str, schema: Schema | None, n_parts: int, settled: Sequence[str] | None = None
+) -> UserData:
     """Read ``images`` or ``X``, ``labels`` or ``y``, ``groups`` or ``users``, and a test set where there is one."""
 
     def pick(*names: str) -> Any:
@@ -203,7 +210,8 @@ def _from_arrays(arrays: dict[str, Any], what: str, schema: Schema | None, n_par
         label, user = (next(name for name in names if name not in columns) for names in _spare_names())
         extra = {} if groups is None else {user: list(groups)}
         told = user if extra else "none"
-        return _from_columns(columns | {label: list(labels)} | extra, what, label, told, schema, None, n_parts, 0)
+        columns |= {label: list(labels)} | extra
+        return _from_columns(columns, what, label, told, schema, None, n_parts, 0, settled)
     found, column = _read_inputs(inputs, what)
     if schema is not None and schema.kind == "image" and column.shape != schema.columns[0].shape:
         raise InputError(f"{what}: images of shape {column.shape}, expected {schema.columns[0].shape}")
@@ -214,13 +222,13 @@ def _from_arrays(arrays: dict[str, Any], what: str, schema: Schema | None, n_par
     test_inputs, test_labels = pick("test_images", "X_test"), pick("test_labels", "y_test")
     if (test_inputs is None) != (test_labels is None):
         raise InputError(f"{what}: test images and test labels go together")
-    declared = None if schema is None else schema.classes
+    declared = settled or (None if schema is None else schema.classes)
     if declared is None and test_labels is not None:
         # The server holds the test set: nobody widens the models of all by a class of its own.
         declared = number_names(np.asarray(test_labels).tolist(), f"{what}: test labels", None, 0)[0]
     classes, numbers = number_names(np.asarray(labels).tolist(), f"{what}: labels", declared, 0)
     check_classes(classes, f"{what}: labels")
-    schema = replace(schema or Schema((column,)), classes=declared)
+    schema = replace(schema or Schema((column,)), classes=None if declared is None else tuple(declared))
     names, owners = NOBODY, None
     if groups is not None:
         names, owners = number_names(np.asarray(groups).tolist(), f"{what}: groups", None, 0)
@@ -235,7 +243,7 @@ def _from_arrays(arrays: dict[str, Any], what: str, schema: Schema | None, n_par
     return replace(made, test=UserData(other, places, nobody, classes, ("nobody",), schema))
 
 
-def _from_folder(folder: Path, schema: Schema | None, n_parts: int) -> UserData:
+def _from_folder(folder: Path, schema: Schema | None, n_parts: int, settled: Sequence[str] | None = None) -> UserData:
     listed = list_image_folder(folder)
     if schema is not None and schema.kind != "image":
         raise InputError(f"{folder}: a folder of images, but the schema is of a {schema.kind}")
@@ -245,7 +253,7 @@ def _from_folder(folder: Path, schema: Schema | None, n_parts: int) -> UserData:
         shape = channels, height, width
     else:
         shape, firm = choose_shape(listed)
-    declared = None if schema is None else schema.classes
+    declared = settled or (None if schema is None else schema.classes)
     classes, labels = number_names(listed.labels, f"{folder}: classes", declared, 1)
     check_classes(classes, f"{folder}: classes")
     owners, names = None, NOBODY
@@ -322,6 +330,8 @@ def _read_inputs(inputs: Any, what: str) -> tuple[Inputs, Column]:
     if hasattr(inputs, "tocsr"):
         return inputs.tocsr(), Column("features", "numeric", shape=(int(inputs.shape[1]),))
     inputs = np.asarray(inputs)
+    if inputs.ndim and not len(inputs):
+        raise InputError(f"{what}: no samples")
     if inputs.ndim == 1 and inputs.dtype.kind in "UOS":
         column = Column("text", "text")
         return read_columns({"text": inputs.tolist()}, Schema((column,)), what), column

@@ -1,5 +1,6 @@
 """Sub-models of any family: trained on the samples that train, and found again in the store of a cell."""
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,11 +63,13 @@ def estimate_seconds(plan: "GuardedPlan") -> float:
         settings, scale = replace(settings, epochs=1), shown / max(1, len(few))
     roles = Roles((np.arange(len(few)),), ("a",), plan.roles.validation, plan.roles.clean, False)
     small = replace(plan, data=alone, roles=roles, model=replace(plan.model, settings=settings))
-    seconds = []
+    seconds, log = list[float](), logging.getLogger("codeward.backbones")
+    log.disabled = True  # what it has to say is said once, by training itself
     for _ in range(1 if plan.model.family == "tables" else 2):  # the first of networks and heads also compiles
         begin = time.perf_counter()
         train_family(small, [ModelPlan((0,), 0, 0)], None)
         seconds.append(time.perf_counter() - begin)
+    log.disabled = False
     return min(seconds) * (scale if plan.model.family != "heads" else len(plan.data) / max(1, len(few)))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import read_text
-from codeward.codes import Code, inspect
+from codeward.codes import Code, count_attacker_sets, inspect
 from codeward.data import USERS, Schema, UserData, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
 from codeward.estimators._family import estimate_seconds
@@ -21,6 +21,8 @@ from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_hea
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
 from codeward.runs import AttackSection, DecoderSection, TrainConfig, TrainSection
 
+#: Sets of attackers up to which a decoder of collected heads expects more of them.
+_MOST_SETS = 65_536
 #: What linear models owe a warning to.
 EXTRAPOLATION = (
     "linear models extrapolate: values outside of the training data can move even sub-models that no attacker reached; "
@@ -200,9 +202,22 @@ def plan_training(
         checked = load_user_data(held, told.label or schema.label, "none", schema=replace(schema, user=None))
     checked = None if checked is None else align(checked, data, "test")
     chosen = choose_family(told, schema, data.n_classes, model)
+    if chosen.family == "heads" and schema.kind == "features":
+        for what, given in (("data", data), ("trusted", operators), ("test", checked)):
+            _check_vectors(given, what)
     plan = settle_plan(config, data, operators, checked, chosen, code)
     plan.roles.check()
     return plan
+
+
+def _check_vectors(given: UserData | None, what: str) -> None:
+    """Refuse vectors with holes, which heads cannot fill, by their place in the file."""
+    if given is None or not isinstance(given.inputs, np.ndarray):
+        return
+    holes = np.flatnonzero(~np.isfinite(given.inputs).all(axis=1))
+    if holes.size:
+        whose = "" if given.hashed else f" (user {given.user_names[given.users[holes[0]]]})"
+        raise InputError(f"{what}: row {holes[0]}{whose} holds NaN, infinity or numbers too large; features have none")
 
 
 def choose_family(told: TrainSection, schema: Schema, n_classes: int, model: Any = None) -> ModelChoice:
@@ -293,7 +308,10 @@ def plan_collected(test: UserData, code: Code, heads: Any, told: TrainSection, s
         decoder=DecoderSection(name="bayes"),
         train=told,
     )
-    choice = CodeChoice(code, max(1, inspect(code).correct), "given", 1, ())
+    k = max(1, inspect(code).correct)
+    while k > 1 and count_attacker_sets(code.n_users, k) > _MOST_SETS:  # what the decoder looks through
+        k -= 1
+    choice = CodeChoice(code, k, "given", 1, ())
     plan = settle_plan(config, nobody, test, None, choose_heads(heads.backbone, heads.ridge, test.schema), choice)
     plan.roles.check()
     return replace(plan, roles=replace(plan.roles, training=tuple(np.arange(size) for size in sizes)))

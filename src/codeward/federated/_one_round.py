@@ -17,7 +17,7 @@ from codeward._files import read_json, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.data import UserData, load_user_data
 from codeward.training import ModelStore
-from codeward.training.backbones import BACKBONES, Backbone, make_backbone
+from codeward.training.backbones import BACKBONES, Backbone, make_backbone, tell_clipped
 from codeward.training.heads import (
     HeadSet,
     StatisticsSet,
@@ -35,6 +35,8 @@ ONE_ROUND_FILE = "one-round.json"
 STATISTICS = "statistics"
 RESULT_FILE, _STORE = "one-round-result.json", "store"
 _FORMAT = "codeward-one-round/1"
+#: Names of the records of the server's message and of the reply.
+QUESTION, ANSWER = "one-round", "statistics"
 #: Backbones of tables and own functions are not named to users: a server must not choose what code they run.
 _OFFERED = tuple(name for name in BACKBONES if name not in ("hashed-table", "features"))
 
@@ -139,10 +141,10 @@ class OneRoundPlan:
         data_dir: str | os.PathLike[str] | None = None,
     ) -> UserData:
         """Read samples (`codeward.data.load_user_data`) labelled by the plan's classes; of a data set its test part."""
-        given = load_user_data(source, label, "none", text=text, data_dir=data_dir)
+        given = load_user_data(source, label, "none", text=text, data_dir=data_dir, classes=self.classes)
         given = given if given.test is None else given.test
         strange = [name for name in given.class_names if name not in self.classes]
-        if strange:
+        if strange:  # of a data set by name, which has its own
             raise InputError(f"{source}: class {strange[0]!r} is none of the plan's ({', '.join(self.classes)[:80]})")
         places = np.array([self.classes.index(name) for name in given.class_names], dtype=np.int64)
         schema = replace(given.schema, classes=self.classes, origin="declared")
@@ -171,15 +173,20 @@ class OneRoundPlan:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "OneRoundPlan":
         """Read a plan; something else is refused."""
-        told = read_json(path)
         try:
-            if told.pop("format") != _FORMAT:
-                raise ValueError(f"not a {_FORMAT} file")
-            code = Code(told.pop("matrix"), users=told.pop("users"))
-            names = told.pop("class_names")
-            return cls(code, **told, class_names=None if names is None else tuple(names))
-        except (AttributeError, KeyError, TypeError, ValueError, InputError) as error:
+            return cls.from_json(read_json(path))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: not a plan of one round: {' '.join(str(error).split())[:120]}") from error
+
+    @classmethod
+    def from_json(cls, told: Any) -> "OneRoundPlan":
+        """Read what `to_json` wrote; anything else is a `ValueError` (an `InputError` among them) or one of its kin."""
+        told = dict(told)
+        if told.pop("format") != _FORMAT:
+            raise ValueError(f"not a {_FORMAT} file")
+        code = Code(told.pop("matrix"), users=told.pop("users"))
+        names = told.pop("class_names")
+        return cls(code, **told, class_names=None if names is None else tuple(names))
 
 
 _FIELDS = ("backbone", "digest", "width", "n_classes", "ridge", "class_names")
@@ -204,6 +211,7 @@ def make_statistics(plan: OneRoundPlan, inputs: Any, labels: Any, rows: bool = F
     ['counts', 'gram', 'plan', 'sums']
     """
     features = plan.open_backbone().transform(np.asarray(inputs) if plan.backbone == "features" else inputs)
+    tell_clipped(features)
     user = gather_statistics(features, labels, np.zeros(len(features), np.int64), plan.n_classes).users[0]
     told = np.frombuffer(bytes.fromhex(plan.identity), np.uint8)
     return {"plan": told, **pack_statistics(user, rows)}

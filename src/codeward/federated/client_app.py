@@ -4,14 +4,16 @@ A client's data are a file on its own machine (see `codeward.federated.save_samp
 configuration (``data``). In a simulation the run configuration names a folder, and the message which federation of it.
 """
 
-from functools import lru_cache, partial
+import json
+from functools import lru_cache
 from pathlib import Path
 
-from flwr.app import Context, Message
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from codeward._errors import InputError
-from codeward.data import Samples
+from codeward.data import Samples, render
 from codeward.federated._flower_rounds import pack_reply, read_label, unpack_assignment
 from codeward.federated._local_training import load_samples, train_update
 from codeward.federated._protocol import Update
@@ -53,8 +55,21 @@ def train(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Send the statistics of this user's own data, once for all its models."""
+    """Send the statistics of this user's own data, once for all its models; by the plan's backbone or not at all."""
     # Heads and backbones bring SciPy, which a client that trains networks does without.
-    from codeward.federated._flower_one_round import answer_statistics
+    from codeward.federated import _one_round
 
-    return answer_statistics(message, partial(find_samples, context))
+    record = message.content.config_records.get(_one_round.QUESTION)
+    try:
+        told = json.loads(str(record["plan"])) if record else {}
+        user, label = int(record["user"]), str(record["label"])  # type: ignore[index, arg-type]
+        plan = _one_round.OneRoundPlan.from_json(told)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the server's message is not a plan of one round: {error}") from error
+    if plan.backbone == "features":
+        raise InputError("one round over Flower starts from images; send features by file (federate one-round send)")
+    samples = find_samples(context, user, label)
+    inputs = np.rint(render(samples) * 255).astype(np.uint8) if samples.overlays else samples.images
+    arrays = _one_round.make_statistics(plan, inputs, samples.labels)
+    content = RecordDict({_one_round.ANSWER: ArrayRecord({name: Array(array) for name, array in arrays.items()})})
+    return Message(content, reply_to=message)

@@ -4,18 +4,33 @@ The run configuration names the working folder of a simulation and its federatio
 as a simulation does; a deployment wraps `run_federation` with a binding by registered keys.
 """
 
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import Array, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from codeward._errors import InputError
 from codeward.federated._federation_folder import FederationFolder
-from codeward.federated._flower_one_round import run_one_round
-from codeward.federated._flower_rounds import NodeBinding, OrderBinding, pack_assignment, run_federation, unpack_reply
-from codeward.federated._one_round import ONE_ROUND_FILE, OneRoundPlan
+from codeward.federated._flower_rounds import (
+    NodeBinding,
+    OrderBinding,
+    await_nodes,
+    by_user,
+    open_array,
+    pack_assignment,
+    run_federation,
+    unpack_reply,
+)
+from codeward.federated._one_round import ANSWER, ONE_ROUND_FILE, QUESTION, OneRound, OneRoundPlan
 
-__all__ = ["NodeBinding", "OrderBinding", "app", "pack_assignment", "run_federation", "unpack_reply"]
+__all__ = ["NodeBinding", "OrderBinding", "app", "pack_assignment", "run_federation", "run_one_round", "unpack_reply"]
+
+_LOG = logging.getLogger("codeward.federated")
 
 app = ServerApp()
 
@@ -33,3 +48,71 @@ def main(grid: Grid, context: Context) -> None:
             run_one_round(grid, folder.path, OrderBinding(users), label=label)
         else:
             run_federation(grid, folder.path, OrderBinding(folder.load_plan().code.n_users), label=label)
+
+
+def run_one_round(
+    grid: Grid,
+    folder: str | os.PathLike[str],
+    binding: NodeBinding,
+    join_timeout: float = 120.0,
+    quorum: int | None = None,
+    label: str = "",
+    poll: float = 0.2,
+) -> OneRound:
+    """Ask every user once, check what comes, fit the heads, and leave them in the server's folder.
+
+    Parameters
+    ----------
+    grid, folder, binding, join_timeout, quorum, label
+        As for `run_federation`; the folder holds ``one-round.json``.
+    poll : float
+        Seconds between looks for replies.
+    """
+    plan = OneRoundPlan.load(Path(folder) / ONE_ROUND_FILE)
+    server = OneRound(plan)
+    wanted = plan.code.n_users if quorum is None else quorum
+    if not await_nodes(grid, binding, wanted, join_timeout):
+        raise InputError(f"no user's node connected within {join_timeout:g} s; nothing was trained")
+    nodes = by_user(binding.bind(grid))
+    waiting: dict[str, int] = {}
+    for user, node in nodes.items():
+        question = ConfigRecord({"plan": json.dumps(plan.to_json()), "user": user, "label": label})
+        content = RecordDict({QUESTION: question})
+        message = Message(content, dst_node_id=node, message_type=MessageType.QUERY, ttl=plan.timeout)
+        waiting |= {sent: user for sent in grid.push_messages([message]) if sent}
+    deadline = time.monotonic() + plan.timeout
+    while waiting:
+        late = time.monotonic() >= deadline
+        for sent in [sent for sent, user in waiting.items() if _receive(grid, server, sent, user, nodes[user])]:
+            del waiting[sent]
+        if late:
+            break
+        time.sleep(poll if waiting else 0)
+    server.save(folder)
+    counts = len(server.counted), len(server.silent), len(server.refusals)
+    _LOG.info("one round: %d users counted, %d silent, %d refused", *counts)
+    return server
+
+
+def _receive(grid: Grid, server: OneRound, sent: str, user: int, node: int) -> bool:
+    """Take in the reply to one message if it is there; whatever is wrong with it is this user's refusal."""
+    try:
+        messages = list(grid.pull_messages([sent]))
+    except Exception as error:  # Flower rebuilds what a client uploaded, so anything may be raised
+        server.refuse(user, f"{server.plan.name(user)}: its reply cannot be read: {type(error).__name__}")
+        return True
+    for message in messages:
+        if message.has_error() or message.metadata.src_node_id != node:
+            reason = message.error.reason if message.has_error() else "its reply comes from another node"
+            server.refuse(user, f"{server.plan.name(user)}: {reason or 'no reason given'}")
+            continue
+        found: Mapping[str, Array] = message.content.array_records.get(ANSWER) or {}
+        # Sizes are looked at before anything is opened.
+        largest = 8 * server.plan.width * (server.plan.width + 1) + (1 << 20)
+        try:
+            if sum(len(array.data) for array in found.values()) > largest:
+                raise InputError("its message is too large")
+            server.accept(user, {name: open_array(array) for name, array in found.items()})
+        except Exception as error:
+            server.refuse(user, f"{server.plan.name(user)}: {error}")
+    return bool(messages)

@@ -13,12 +13,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from codeward._errors import InputError
 from codeward.federated._federation_folder import FederationFolder
-from codeward.federated._flower_one_round import run_one_round
 from codeward.federated._flower_rounds import run_federation
 from codeward.federated._one_round import ONE_ROUND_FILE, OneRoundPlan
 from codeward.federated.consortium._consortium_texts import CONSORTIUM, PLAN_FOLDER, ROSTER_FILE
 from codeward.federated.consortium._roster import Roster
 from codeward.federated.consortium._signed_grid import KeyBinding, SignedGrid
+from codeward.federated.server_app import run_one_round
 
 __all__ = ["app"]
 

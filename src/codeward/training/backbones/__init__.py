@@ -7,9 +7,10 @@ from codeward.training.backbones._named_backbones import (
     FunctionBackbone,
     digest_inputs,
     make_backbone,
+    tell_clipped,
     transform_cached,
 )
-from codeward.training.backbones._pretrained import EfficientNetLite, OnnxBackbone
+from codeward.training.backbones._pretrained import EfficientNetLite, MiniLM, OnnxBackbone
 from codeward.training.backbones._stroke_features import StrokeFeatures
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "FunctionBackbone",
     "HashedTable",
     "HashedText",
+    "MiniLM",
     "OnnxBackbone",
     "StrokeFeatures",
     "digest_inputs",
     "make_backbone",
+    "tell_clipped",
     "transform_cached",
 ]

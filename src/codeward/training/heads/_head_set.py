@@ -33,7 +33,7 @@ SHARPNESS = 8.0
 _LEAST_SCORE = np.float32(-60)
 #: Scores (inputs x models x classes) computed at a time.
 _CHUNK = 1 << 24
-_NO_SAMPLES = "heads: a model would learn from no samples; leave its row out of the code, or its other users too"
+_NO_SAMPLES = "heads: a model would learn from no samples; leave its row out, or revoke its silent users too"
 
 
 @dataclass(frozen=True)
