@@ -130,7 +130,8 @@ def _judge(shares: dict[str, list[dict[str, int]]], size: int, n_users: int, wit
     if "rightly" in said:
         times = sum(one["of"] for one in shares["wrongly"])
         others = f"accused somebody else {said['wrongly']} of {times} times" if mean["wrongly"] else "nobody else"
-        text += f", and five flagged inputs together named {said['rightly']} of the attackers and {others}"
+        named = "all attackers" if mean["rightly"] == 1 else f"{said['rightly']} of the attackers"
+        text += f", and five flagged inputs together named {named} and {others}"
     text += "."
     if "unreached" in said:
         text += f" Sub-models that no attacker reached are right on {said['unreached']} of the same inputs."
