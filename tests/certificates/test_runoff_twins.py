@@ -222,7 +222,11 @@ def test_counts_that_cannot_be_are_refused():
         copy[place] += value
         return copy
 
+    shifted = changed(good.joint, (0, 0, [1, 2], [2, 1]), np.array([1, -1]))
+    fewer = RunOffCounts.count(scores[:, :4])
     for first, pairs, joint in (
+        (good.first, good.pairs, shifted),
+        (np.concatenate([good.first, fewer.first]), np.concatenate([good.pairs, fewer.pairs]), None),
         (changed(good.first, (0, 0), 1), good.pairs, None),
         (good.first, changed(good.pairs, (1, 0, 1), 1), None),
         (changed(good.first, (0, rows), np.array([9, -9])), good.pairs, None),
