@@ -212,9 +212,9 @@ def test_a_partition_names_who_changes_the_output():
 
 
 def test_counts_that_cannot_be_are_refused():
-    scores = np.random.default_rng(0).random((3, 5, 3))
+    scores = np.random.default_rng(0).random((4, 5, 3))
     good = RunOffCounts.count(scores, joint=True)
-    assert (len(good), good.n_classes, good.n_models) == (3, 3, 5)
+    assert (len(good), good.n_classes, good.n_models) == (4, 3, 5)
     rows = np.arange(2)
 
     def changed(array, place, value):
