@@ -61,6 +61,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
             "tests/decoding/test_bayes_twins.py",
             "tests/decoding/test_two_group_twins.py",
             "tests/decoding/test_consensus.py",
+            "tests/decoding/test_nearest.py",
             "tests/certificates/test_appeal.py",
         ],
     ),
@@ -152,7 +153,7 @@ PICTURES = ("._draw", "._sheet")
 LEFT_OUT = ("every_proposition", "missing_is_said[soft", "real_models", "within_a_minute", "drawn_to",
             "recorded_votes", "repeated_and_shuffled", "unlikely_hypotheses", "sometimes_larger",
             "collective.py::test_patterns", "are_quick", "many_users_are_never_below", "learns_an_interaction",
-            "is_the_log_likelihood_ratio")  # fmt: skip
+            "poisoned_validation", "is_the_log_likelihood_ratio")  # fmt: skip
 #: Examples of a property in one run, and how many times the seconds of the undisturbed tests a mutant gets.
 EXAMPLES, PATIENCE = 15, 5
 KILLED, SURVIVED = ("failed", "timeout"), "passed"

@@ -154,6 +154,14 @@ def test_some_patterns_keep_their_sets_and_share_the_prior():
     assert some.weights.sum() == pytest.approx(sets.weights.sum())
 
 
+def test_other_labels_overrule_where_they_are_verdicts():
+    found = PluralityDecoder(n_classes=2).decode([[0, 1, 1], [0, 0, 0], [1, 1, 1], [1, 1, 0]])
+    taken = found.overruled(np.array([0, -1, 1, 0]))
+    assert taken.labels.tolist() == [0, 0, 1, 0]
+    assert taken.label_probability[[0, 3]].tolist() == [[1.0, 0.0]] * 2
+    assert (taken.label_probability[[1, 2]] == found.label_probability[[1, 2]]).all()
+
+
 def test_verdicts_are_joined_and_taken():
     found = PluralityDecoder(n_classes=2).decode([[0, 1, 1], [0, 0, 0], [1, 1, 1]])
     joined = Decoded.concatenate([found, found.take([2, 0])])
