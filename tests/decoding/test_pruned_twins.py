@@ -10,7 +10,16 @@ from codeward.codes import Code, pack_words
 from codeward.decoding import BayesDecoder
 from codeward.decoding._assumptions import ConfusionModel
 from codeward.decoding._pruned import PrunedPosterior, sum_pruned
-from codeward.decoding._pruned_search import choose, drop_small, greedy_set, log_add, log_between, log_choose
+from codeward.decoding._pruned_search import (
+    _curvature,
+    choose,
+    drop_small,
+    greedy_set,
+    log_add,
+    log_between,
+    log_choose,
+    widest_union,
+)
 
 N_CLASSES = 3
 PRIOR = (0.1, 0.5, 0.4)
@@ -111,6 +120,10 @@ def test_the_widest_unions_are_exact_up_to_three_users_and_sums_past_them():
     assert found[:4] == union
     assert found[4] == min(12, union[3] + union[1])
     assert found[5] == min(12, found[4] + union[1])
+    # A pair of light columns is worth a third one that is heavy.
+    light = np.zeros((3, 10), dtype=bool)
+    light[0, 0] = light[1, 1] = light[2, 2:] = True
+    assert widest_union(pack_words(light), 3) == 10
     one = PrunedPosterior(Code([[1], [1]]), np.full(4, 0.25), 0.9, log(0.1))
     assert one.widest_.tolist() == [0, 2, 2, 2]
 
@@ -127,6 +140,13 @@ def test_logarithms_of_sums_and_counts():
             for more in range(3):
                 gap = comb(n + more, size) - comb(n, size)
                 assert log_between(n, n + more, size) == pytest.approx(log(gap) if gap else -inf, abs=1e-9)
+
+
+def test_the_curvature_is_smooth_at_zero():
+    for y in (-2.0, -1e-3, 1e-3, 2.0):
+        assert _curvature(y) == pytest.approx((exp(y) - 1 - y) / y**2, rel=1e-6)
+    for y in (-9e-5, 0.0, 9e-5):
+        assert _curvature(y) == pytest.approx(0.5 + y / 6 + y**2 / 24, abs=1e-9)
 
 
 def test_small_masses_are_dropped_in_order():
