@@ -33,6 +33,11 @@ class MaliciousUpdate:
         Samples the attacker says it has; by default the truth.
     device : str
         Where it trains.
+
+    Examples
+    --------
+    >>> MaliciousUpdate(boosts={0: 4.0}, claim=10).boosts[0]
+    4.0
     """
 
     samples: Mapping[int, Samples] = field(default_factory=dict)
@@ -67,6 +72,15 @@ def choose_targets(group: AttackGroup, n_models: int, n_classes: int) -> tuple[i
     """Return another target for every model, agreed among colluders: the group's own, counted on by model index.
 
     This breaks the deterministic threat model (every hit model says the one target), which the Bayes decoder assumes.
+
+    Examples
+    --------
+    >>> from codeward.attacks import draw_groups
+    >>> drawn = {"n_users": 4, "n_attackers": 1, "n_groups": 1, "image_shape": (1, 8, 8), "n_classes": 10}
+    >>> [group] = draw_groups(**drawn, rng=np.random.default_rng(0))
+    >>> targets = choose_targets(group, n_models=3, n_classes=10)
+    >>> targets[0] == group.target, len(set(targets))
+    (True, 3)
     """
     return tuple((group.target + model) % n_classes for model in range(n_models))
 
@@ -88,6 +102,11 @@ def make_attackers(
         Clean data, one a user.
     seed : sequence of int
         As for `codeward.attacks.poison_users`: an attacker poisons the same samples in every behaviour.
+
+    Examples
+    --------
+    >>> make_attackers(FederatedSection(behaviour="poison"), (), Code([[1, 1]]), (), n_classes=2, seed=[0])
+    {}
     """
     if section.behaviour == "poison":
         return {}
@@ -114,7 +133,17 @@ def make_attackers(
 
 
 def save_attackers(folder: Path, updates: Mapping[int, MaliciousUpdate]) -> None:
-    """Write what simulated attackers need: a file of samples and a scale for each of their models."""
+    """Write what simulated attackers need: a file of samples and a scale for each of their models.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> samples = Samples(np.zeros((2, 1, 8, 8), np.uint8), np.array([0, 1]))
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     save_attackers(Path(place), {3: MaliciousUpdate({0: samples}, {0: 4.0})})
+    ...     load_attacker(Path(place), 3).boosts, load_attacker(Path(place), 1)
+    ({0: 4.0}, None)
+    """
     listed: dict[str, object] = {}
     for user, update in updates.items():
         for model, samples in update.samples.items():
@@ -128,7 +157,16 @@ def save_attackers(folder: Path, updates: Mapping[int, MaliciousUpdate]) -> None
 
 
 def load_attacker(folder: Path, user: int) -> MaliciousUpdate | None:
-    """Read what `save_attackers` wrote for one user; None for an honest one."""
+    """Read what `save_attackers` wrote for one user; None for an honest one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     save_attackers(Path(place), {})
+    ...     load_attacker(Path(place), 0) is None
+    True
+    """
     entry = json.loads((folder / "attackers.json").read_text(encoding="utf-8")).get(str(user))
     if entry is None:
         return None

@@ -19,6 +19,7 @@ from codeward.decoding import (
     BayesDecoder,
     ConsensusDecoder,
     Decoder,
+    NearestDecoder,
     PluralityDecoder,
     RunOffDecoder,
     VoteSet,
@@ -112,7 +113,7 @@ def decode_votes(scene: Scene, code: Code, heard: dict[str, NDArray[Any]], defen
     certified = broken = None
     if scene.attackers and "unattacked" in heard:
         certified, broken = check_certificates(scene, code, made, said, votes)
-    kept, words = _guarantee(code, votes["clean"], scene)
+    kept, words = _guarantee(code, votes["clean"], scene, getattr(made, "nearest_", None))
     return Outcome(
         labels[0],
         labels[1],
@@ -311,8 +312,11 @@ def nearest_word(heard: NDArray[np.int64], words: NDArray[np.int64]) -> NDArray[
     return np.asarray((heard[:, :, None] != words[None]).sum(axis=1).argmin(axis=1), dtype=np.int64)
 
 
-def _guarantee(code: Code, votes: NDArray[np.int64], scene: Scene) -> tuple[int, str]:
-    """Say what holds of most clean inputs: the median certified radius of plurality, and what the code promises."""
+def _guarantee(code: Code, votes: NDArray[np.int64], scene: Scene, nearest: NearestDecoder | None) -> tuple[int, str]:
+    """Say what holds: of a fitted decoder what votes determine, else of the vote on half of the clean inputs."""
+    if nearest is not None:
+        k = nearest.n_attackers
+        return k, f"{k} users with one target (deterministic), where at most {nearest.n_errors} model errs without them"
     radius = certify(votes, code, threat="arbitrary", n_classes=scene.n_classes).radius
     half = int(np.median(radius))
     found = inspect(code, max_attackers=3)

@@ -53,6 +53,15 @@ class Scene:
         How users of a federation train.
     seconds : dict of str to float
         Processor seconds spent on inference; the rest of a defence is training and fitting.
+
+    Examples
+    --------
+    >>> from codeward.data import load_dataset
+    >>> from codeward.experiments.comparison import make_scene
+    >>> from codeward.training import PRESETS
+    >>> scene = make_scene("two-groups", load_dataset("digits"), PRESETS["digits"])
+    >>> len(scene.attackers), len(scene.pooled) == sum(map(len, scene.users))
+    (4, True)
     """
 
     name: str
@@ -167,6 +176,11 @@ class Outcome:
         whose label the attack changed all the same.
     n_models, n_passes : int
         Models trained, and forward passes an input takes.
+
+    Examples
+    --------
+    >>> Outcome(np.array([1, 2]), np.array([1, 1])).guarantee
+    'none'
     """
 
     clean: NDArray[np.int64]
