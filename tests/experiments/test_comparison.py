@@ -72,12 +72,40 @@ def test_every_comparison_that_ships_is_valid(file):
     assert file.stem.removeprefix("compare-").startswith(Comparison.load(file).dataset)
 
 
-@pytest.mark.parametrize("dataset", ["digits", "mnist", "cifar10"])
-def test_no_attack_of_the_kept_comparisons_broke_a_certificate(dataset):
-    found = ComparedRecords.load(CONFIGS.parent / "results" / "comparison" / f"{dataset}.jsonl.gz")
+KEPT = sorted((CONFIGS.parent / "results" / "comparison").glob("*.jsonl.gz"))
+
+
+@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name)
+def test_no_attack_of_the_kept_comparisons_broke_a_certificate(file):
+    found = ComparedRecords.load(file)
     certified = [record["figures"] for record in found.records if record["figures"]["certified"] is not None]
     assert sum(figures["certified"]["count"] for figures in certified) > 1000
     assert all(figures["broken"]["count"] == 0 for figures in certified)
+
+
+@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name)
+def test_the_tables_of_the_docs_are_what_the_records_say(file):
+    found = ComparedRecords.load(file)
+    name = file.name.removesuffix(".jsonl.gz")
+    text = (
+        (CONFIGS.parent / "docs" / "comparison.md").read_text(encoding="utf-8").split(f"<!-- records: {name} -->\n")[1]
+    )
+    head, _, *rows = [line.strip("| ").split(" | ") for line in text.split("\n\n")[0].splitlines()]
+    titles = {found.say("defence", defence, "title"): defence for defence in found.defences}
+    assert {row[0] for row in rows} == set(titles)
+    for row in rows:
+        cells = dict(zip(head, row, strict=False))
+        shown = {attack: cells[attack].strip("* |") for attack in found.attacks if cells.get(attack, "").strip("| ")}
+        for attack, cell in shown.items():
+            of = [record["figures"]["triggered"] for record in found.of(attack, titles[row[0]])]
+            mean = 100 * sum(one["count"] / one["of"] for one in of) / len(of)
+            assert cell == f"{mean:.{len(cell.partition('.')[2])}f}", (row[0], attack)
+        worst = min(map(float, shown.values()))
+        assert {attack for attack in shown if "**" in cells[attack]} == {
+            attack for attack, cell in shown.items() if float(cell) == worst
+        }
+    assert len(rows) > 4
+    assert len(head) > 4
 
 
 def test_own_targets_are_one_trigger_and_several_targets():
@@ -146,7 +174,7 @@ def test_a_fold_judges_on_training_images_alone_and_older_records_keep_their_dig
     assert {image.tobytes() for image in PAIR.train.images[: len(PAIR.test)]} == seen
     assert len(other.train) == len(PAIR.train)
     assert len(other.test) == len(PAIR.test)
-    kept = ComparedRecords.load(CONFIGS.parent / "results" / "comparison" / "digits.jsonl.gz").records[0]
+    kept = next(ComparedRecords.load(file).records[0] for file in KEPT if file.name == "digits.jsonl.gz")
     assert Comparison().digest == kept["digest"] != Comparison(fold=1).digest
     with pytest.raises(InputError, match="0 to 2"):
         _ = Stage(Comparison(fold=3), tmp_path, None).pair
