@@ -90,7 +90,7 @@ def bound_pair(count, code, t, b, limit):
     return max(found)
 
 
-CASES = [(seed, 7, 6, 2 + seed % 3) for seed in range(8)] + [(8, 70, 9, 3), (9, 66, 40, 4)]
+CASES = [(seed, 5 + seed % 5, 6, 2 + seed % 3) for seed in range(20)] + [(8, 70, 9, 3), (9, 66, 40, 4), (10, 130, 6, 2)]
 
 
 @pytest.mark.parametrize(("seed", "m", "n", "c"), CASES)
@@ -200,6 +200,8 @@ def test_a_partition_names_who_changes_the_output():
         joint = certify(RunOffCounts.count(scores, joint=True), code, decoder="runoff", targets=True)
         rough = certify(RunOffCounts.count(scores), code, decoder="runoff", targets=True)
         np.testing.assert_array_equal(joint.radius_to, found.radius_to)
+        single = certify(RunOffCounts.count(scores[:1], joint=True), code, decoder="runoff", targets=True)
+        np.testing.assert_array_equal(single.radius_to, found.radius_to[:1])
         less += int((rough.radius_to < found.radius_to).sum())
         for row, count in enumerate(counts):
             witness = found.witness(row)
