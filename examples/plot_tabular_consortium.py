@@ -54,7 +54,7 @@ test.drop(columns="clinic").to_csv(place / "test.csv", index=False)
 #
 # On a command line this is ``codeward train people.csv --test test.csv --label diagnosis --user clinic -o guarded``.
 
-trees = "sklearn.ensemble.ExtraTreesClassifier"
+trees = "sklearn.ensemble.ExtraTreesClassifier(n_estimators=30)"
 command = f"train {place}/people.csv --test {place}/test.csv --label diagnosis --user clinic --attackers 2"
 command = [*command.split(), "--model", trees, "-o", f"{place}/guarded"]
 with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(io.StringIO()):

@@ -71,12 +71,17 @@ def test_the_calibrated_decoder_is_the_best_that_the_clean_inputs_allow(clean, m
     monkeypatch.setattr(_factory, "EXACT_SETS", 3)
     decoder = make_decoder("calibrated", CODE, clean, Assumptions.uniform(1, false_alarm_rate=0.05))
     assert isinstance(decoder, BayesDecoder)
-    # 159 of the 220 inputs set the threshold, 8 of 160 ranks are above it; the others say how models err.
-    asks = np.isin(np.arange(220), np.linspace(0, 219, 159).round())
-    counts = count_confusion(clean.votes[~asks], clean.labels[~asks], 3)
+    counts = count_confusion(clean.votes, clean.labels, 3)
     np.testing.assert_array_equal(decoder.confusion, smooth_confusion(pool_counts(counts)))
-    found = decoder.decode(clean.votes[asks])
-    assert found.alarms(decoder.threshold).sum() < 8 <= found.alarms(decoder.threshold - 1e-9).sum()
+    # Cross-fitted by hand: 11 of 221 ranks are above the threshold.
+    scores = np.zeros(220)
+    for fold in range(10):
+        rows, own = np.arange(220) % 10 != fold, np.arange(220) % 10 == fold
+        counts = count_confusion(clean.votes[rows], clean.labels[rows], 3)
+        found = BayesDecoder(CODE, smooth_confusion(pool_counts(counts)), attackers_prior=(0.5, 0.5))
+        found = found.decode(clean.votes[own])
+        scores[own] = np.where(found.agreed, 0, found.attack_probability)
+    assert decoder.threshold == np.sort(scores)[220 - 11]
 
 
 def test_few_clean_inputs_are_for_the_bayes_decoder(clean):
@@ -91,14 +96,14 @@ def draw_clean(rng, n_inputs):
     return VoteSet(np.where(errs, (labels[:, None] + 1) % 3, labels[:, None]), labels)
 
 
-@pytest.mark.parametrize(("n_inputs", "promised"), [(6, 0.25), (20, 1 / 11), (26, 0.05), (60, 0.05), (130, 0.05)])
+@pytest.mark.parametrize(("n_inputs", "promised"), [(4, 0.2), (12, 1 / 13), (19, 0.05), (40, 0.05), (130, 0.05)])
 def test_false_alarms_keep_to_what_is_promised_on_average(n_inputs, promised):
     assert promise_rate(n_inputs, 0.05) == pytest.approx(promised)
     rng, rates = np.random.default_rng(n_inputs), []
-    for _ in range(60):
+    for _ in range(40):
         decoder = make_decoder("calibrated", CODE, draw_clean(rng, n_inputs), Assumptions.uniform(1), 3)
         rates.append(decoder.decode(draw_clean(rng, 300).votes).alarms(decoder.threshold).mean())
-    assert np.mean(rates) <= promised + 2 * np.std(rates) / np.sqrt(60)
+    assert np.mean(rates) <= promised + 2 * np.std(rates) / np.sqrt(40)
 
 
 def test_too_few_inputs_ask_for_votes_that_errors_do_not_explain():

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code, count_attacker_sets
@@ -31,6 +31,9 @@ DECODERS = ("plurality", "consensus", "bayes", "groups", "discounted", "soft", "
 #: reached model obeyed for none (attack probability 0.34), where the Bayes decoder gave 0.9999.
 FEW_INPUTS = 200
 
+#: Folds in which the Bayes decoder scores its clean inputs.
+N_FOLDS = 10
+
 
 def make_decoder(
     name: str,
@@ -49,7 +52,7 @@ def make_decoder(
         `RunOffDecoder` on class scores. "calibrated" is the best that the clean inputs allow, its alarm set on
         them for ``assumptions.false_alarm_rate`` (``decoder.threshold``): soft where they have class scores, else
         discounted; with too many attacker sets for these, or fewer than `FEW_INPUTS` clean inputs, `BayesDecoder`
-        with confusion from some of the inputs and a `conformal_threshold` from the others; where these are too few to
+        with a `conformal_threshold` over scores that are cross-fitted in `N_FOLDS`; where the inputs are too few to
         promise the rate (`promise_rate`), an alarm also asks for votes 1 / rate times likelier under an attack.
     code : Code
     noise : array_like of shape (m, c, c), VoteModel, or VoteSet, optional
@@ -103,26 +106,24 @@ def _calibrate(code: Code, noise: Any, assumptions: Assumptions, n_classes: int 
         with_scores = isinstance(noise, VoteSet) and noise.scores is not None
         return _fit("soft" if with_scores else "discounted", code, noise, assumptions, n_classes)
     labels, rate = _labels_of(noise, "calibrated"), assumptions.false_alarm_rate
-    # Confusion from some inputs and the threshold from others: what was fitted on an input flatters it.
-    asks = np.zeros(len(labels), dtype=bool)
-    asks[np.linspace(0, len(labels) - 1, _count_asked(len(labels), rate)).round().astype(np.int64)] = True
-    counts = pool_counts(count_confusion(noise.votes[~asks], labels[~asks], n_classes or 1))
     rates = (assumptions.attack_rate, assumptions.success_rate, assumptions.attackers_prior)
-    fitted = BayesDecoder(code, smooth_confusion(counts), *rates)
-    seen = fitted.decode(noise.votes[asks])
-    threshold = conformal_threshold(np.where(seen.agreed, 0.0, seen.attack_probability), rate)
+
+    def fit(rows: NDArray[np.bool_]) -> BayesDecoder:
+        counts = pool_counts(count_confusion(noise.votes[rows], labels[rows], n_classes or 1))
+        return BayesDecoder(code, smooth_confusion(counts), *rates)
+
+    # What was fitted on an input flatters it: each is scored by the confusion of the other folds.
+    folds, scores = np.arange(len(labels)) % N_FOLDS, np.zeros(len(labels))
+    for fold in range(min(N_FOLDS, len(labels)) if len(labels) > 1 else 0):
+        seen = fit(folds != fold).decode(noise.votes[folds == fold])
+        scores[folds == fold] = np.where(seen.agreed, 0.0, seen.attack_probability)
+    threshold = conformal_threshold(scores if len(labels) > 1 else [], rate)
     if promise_rate(len(labels), rate) > rate:
         # Votes that are 1 / rate times likelier under an attack: by Markov, clean models that err as the confusion
         # matrices say show such with at most that rate.
         attack = assumptions.attack_rate
         threshold = max(threshold, attack / (attack + (1 - attack) * rate))
-    return BayesDecoder(code, fitted.confusion, *rates, threshold=threshold)
-
-
-def _count_asked(n_inputs: int, rate: float) -> int:
-    """Count the inputs that set the threshold: up to three quarters, where the rate falls on a rank, else half."""
-    ranks = math.floor((3 * n_inputs // 4 + 1) * rate + 1e-9)
-    return math.floor(ranks / rate + 1e-9) - 1 if ranks else n_inputs // 2
+    return BayesDecoder(code, fit(folds >= 0).confusion, *rates, threshold=threshold)
 
 
 def conformal_threshold(scores: ArrayLike, false_alarm_rate: float) -> float:
@@ -147,15 +148,14 @@ def conformal_threshold(scores: ArrayLike, false_alarm_rate: float) -> float:
 def promise_rate(n_inputs: int, false_alarm_rate: float) -> float:
     """Rate of false alarms that the calibrated decoder can promise, on average, from N clean validation inputs.
 
-    The rate that is asked for, or 1 / (n + 1) where the n inputs that set its threshold are too few for that.
+    The rate that is asked for, or 1 / (N + 1) where N is too small for it.
 
     Examples
     --------
-    >>> promise_rate(26, 0.05), promise_rate(18, 0.05)
+    >>> promise_rate(19, 0.05), promise_rate(9, 0.05)
     (0.05, 0.1)
     """
-    asked = n_inputs if n_inputs >= FEW_INPUTS else _count_asked(n_inputs, false_alarm_rate)
-    return max(false_alarm_rate, 1 / (asked + 1))
+    return max(false_alarm_rate, 1 / (n_inputs + 1))
 
 
 def _fit(name: str, code: Code, noise: Any, assumptions: Assumptions, n_classes: int | None) -> Decoder:
