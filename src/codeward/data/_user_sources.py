@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -56,8 +56,8 @@ def load_user_data(
         images (``user/class/file``, or ``class/file`` with a ``users.csv`` of columns file and user), a data set by
         name; a data frame, a Hugging Face data set, a mapping of columns, or arrays ``(X, y)`` or ``(X, y, groups)``.
     label, user : str, optional
-        Columns of the label and the user. By default the one column that is called so (``notes`` says which). Without
-        a user column samples are hashed into ``n_parts`` by their content; ``user="none"`` asks for that.
+        Columns of the label and the user. By default the one column that is called so (``notes`` says which). Without a
+        user column samples are hashed into ``n_parts`` by their content; ``user="none"`` asks for that.
     schema : Schema, optional
         Columns, kinds and classes as declared. By default they are read off the data: a column holds numbers when most
         users' values are numbers, one user being one voice, and what is no number there counts as missing. So no few
@@ -89,33 +89,30 @@ def load_user_data(
     if isinstance(source, DatasetPair):
         return _from_pair(source, n_parts)
     if isinstance(source, tuple | list) and len(source) in (2, 3):
-        names = ("X", "y", "groups")
-        return _from_arrays(dict(zip(names, source, strict=False)), "data", schema, n_parts, classes)
+        return _from_arrays(dict(zip(("X", "y", "groups"), source, strict=False)), "data", schema, n_parts, classes)
     if isinstance(source, str | os.PathLike):
         return _from_path(source, label, user, schema, text, n_parts, data_dir, ignore, classes)
     if isinstance(source, Mapping) and source and all(hasattr(part, "column_names") for part in source.values()):
-        return _from_splits(source, label, user, schema=schema, text=text, n_parts=n_parts, ignore=ignore)
+        more = {"schema": schema, "text": text, "n_parts": n_parts, "ignore": ignore, "classes": classes}
+        return _from_splits(source, label, user, **more)
     if isinstance(source, Mapping) and "images" in source:
         return _from_arrays(dict(source), "data", schema, n_parts, classes)
     if isinstance(source, Mapping) or hasattr(source, "columns") or hasattr(source, "column_names"):
         return _from_columns(_leave(read_frame(source), ignore), "data", label, user, schema, text, n_parts, 0, classes)
-    raise InputError(
-        f"data: cannot read a {type(source).__name__}; give a path, a data frame, columns by name, or (X, y, groups)"
-    )
+    kind = type(source).__name__
+    raise InputError(f"data: cannot read a {kind}; give a path, a data frame, columns by name, or (X, y, groups)")
 
 
 def _from_splits(source: Mapping[str, Any], label: str | None, user: str | None, **more: Any) -> UserData:
-    """Read the ``train`` split of several (or the only one), and ``test`` as the test set."""
-    name = "train" if "train" in source else next(iter(source))
-    if name != "train" and len(source) > 1:
+    """Read the ``train`` split of several, or the only one, and ``test`` as the test set."""
+    if "train" not in source and len(source) > 1:
         raise InputError(f"data: which of the splits {_shown(source)} is to be trained on? give that one")
-    data = load_user_data(source[name], label, user, **more)
-    if "test" not in source or name == "test":
+    data = load_user_data(source.get("train", next(iter(source.values()))), label, user, **more)
+    if not {"train", "test"} <= set(source):
         return data
     known = replace(data.schema, classes=data.class_names)
-    ignore = {*USERS, user or "", data.schema.user or ""} - set(data.schema.names)
-    test = load_user_data(source["test"], label or data.schema.label, "none", schema=known, ignore=tuple(ignore))
-    return replace(data, test=test)
+    ignore = tuple({*USERS, user or "", known.user or ""} - set(known.names))
+    return replace(data, test=load_user_data(source["test"], label or known.label, "none", schema=known, ignore=ignore))
 
 
 def _from_path(
@@ -140,9 +137,9 @@ def _from_path(
         return _from_arrays(dict(arrays), str(path), schema, n_parts, settled)
     if str(source) in CATALOG:
         return _from_pair(load_dataset(str(source), data_dir), n_parts)
-    kinds = ", ".join((*TABLE_SUFFIXES, ".npz"))
     what = "cannot be read by its name" if path.exists() else "no such file, folder or data set"
-    raise InputError(f"{source}: {what}; give a file ({kinds}), a folder of images, or one of {', '.join(CATALOG)}")
+    kinds = f"give a file ({', '.join((*TABLE_SUFFIXES, '.npz'))}), a folder of images, or one of {', '.join(CATALOG)}"
+    raise InputError(f"{source}: {what}; {kinds}")
 
 
 def _from_columns(
@@ -207,7 +204,8 @@ def _from_arrays(
     if hasattr(inputs, "iloc"):
         columns = dict(read_frame(inputs))
         # Names that no column of the frame has.
-        label, user = (next(name for name in names if name not in columns) for names in _spare_names())
+        spare = ((name + "_" * more for more in count()) for name in ("y", "groups"))
+        label, user = (next(name for name in names if name not in columns) for names in spare)
         extra = {} if groups is None else {user: list(groups)}
         told = user if extra else "none"
         columns |= {label: list(labels)} | extra
@@ -319,12 +317,6 @@ def _hash_rows(rows: NDArray[Any] | Iterable[Any], n_parts: int) -> NDArray[np.i
     return owners
 
 
-def _spare_names() -> Iterator[Iterator[str]]:
-    """Yield endless names for the label, and for the user."""
-    for name in ("y", "groups"):
-        yield (name + "_" * number for number in count())
-
-
 def _read_inputs(inputs: Any, what: str) -> tuple[Inputs, Column]:
     """Take images (N, H, W), (N, H, W, C) or (N, C, H, W), vectors (N, p), also sparse ones, or texts (N,)."""
     if hasattr(inputs, "tocsr"):
@@ -405,5 +397,4 @@ def _leave(columns: Columns, ignore: Sequence[str]) -> Columns:
 
 
 def _shown(columns: Mapping[str, Any]) -> str:
-    names = list(columns)
-    return ", ".join(name[:40] for name in names[:12]) + (" ..." if len(names) > 12 else "")
+    return ", ".join(name[:40] for name in list(columns)[:12]) + (" ..." if len(columns) > 12 else "")
