@@ -2,8 +2,10 @@
 
 Usage: python benchmarks/hops.py [FLOW ...]
 
-For each flow the number of distinct functions, modules and packages of codeward that ran; lambdas and comprehensions
-count (Python 3.11 calls them), what is compiled does not. Everything is imported first.
+For each flow the number of distinct functions of codeward that ran, of comprehensions and lambdas (Python 3.11 calls
+them as it calls functions, later versions do not), of modules and packages, and how often codeward's own code was
+called; what is compiled does not count. Everything is imported first. A line below each flow has its functions by
+package.
 """
 
 import contextlib
@@ -14,6 +16,7 @@ import pkgutil
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -30,16 +33,16 @@ _ROOT = str(Path(codeward.__file__).parent) + os.sep
 _RUN = ["--set", "training.epochs=1", "--set", "attack.attackers=[0,1]", "--quiet"]
 
 
-def measure(flow: Callable[[Callable[[], None]], object]) -> dict[str, set[str]]:
-    """Run ``flow`` and return the functions of codeward that it touched, by module.
+def measure(flow: Callable[[Callable[[], None]], object]) -> dict[str, Counter[str]]:
+    """Run ``flow`` and return the functions of codeward that it touched, by module, and how often.
 
     The flow is given a function that forgets what was touched so far, for what belongs to its preparation.
     """
-    touched: set[CodeType] = set()
+    touched: Counter[CodeType] = Counter()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(_ROOT):
-            touched.add(frame.f_code)
+            touched[frame.f_code] += 1
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -49,11 +52,11 @@ def measure(flow: Callable[[Callable[[], None]], object]) -> dict[str, set[str]]
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    found: dict[str, set[str]] = {}
-    for code in touched:
+    found: dict[str, Counter[str]] = {}
+    for code, times in touched.items():
         if code.co_flags & inspect.CO_OPTIMIZED:  # no body of a module or a class
             module = code.co_filename.removeprefix(_ROOT).removesuffix(".py").replace(os.sep, ".")
-            found.setdefault(module, set()).add(f"{code.co_qualname}:{code.co_firstlineno}")
+            found.setdefault(module, Counter())[f"{code.co_qualname}:{code.co_firstlineno}"] += times
     return found
 
 
@@ -125,13 +128,20 @@ def main(names: list[str]) -> int:
             import_module(module.name)
     with tempfile.TemporaryDirectory() as work:
         flows = make_flows(Path(work))
-        print(f"{'flow':20} functions modules packages")
+        print(f"{'flow':20} functions comprehensions modules packages calls")
         for name, flow in flows.items():
             found = measure(flow)
-            functions = sum(map(len, found.values()))
+            nameless = sum("<" in function.rpartition(".")[2] for known in found.values() for function in known)
+            functions = sum(map(len, found.values())) - nameless
+            by_package: Counter[str] = Counter()
+            for module, known in found.items():
+                by_package[module.partition(".")[0]] += sum("<" not in name.rpartition(".")[2] for name in known)
             packages = {module.partition(".")[0] for module in found if "." in module}
+            calls = sum(known.total() for known in found.values())
             if not names or name in names:
-                print(f"{name:20} {functions:9} {len(found):7} {len(packages):8}", flush=True)
+                counts = f"{functions:9} {nameless:14} {len(found):7} {len(packages):8} {calls:7,}"
+                shares = ", ".join(f"{package} {count}" for package, count in by_package.most_common())
+                print(f"{name:20} {counts}\n    {shares}", flush=True)
             if os.environ.get("HOPS_LIST") == name:
                 for module in sorted(found):
                     print(f"    {module}: {' '.join(sorted(found[module]))}")

@@ -2,7 +2,17 @@
 
 
 class InputError(ValueError):
-    """What was handed in is wrong; the message says what, where, and what to do. Commands exit 2 on it."""
+    """What was handed in is wrong; the message says what, where, and what to do. Commands exit 2 on it.
+
+    Examples
+    --------
+    >>> from codeward import Code
+    >>> try:
+    ...     Code([[1, 0], [2, 1]])
+    ... except InputError as error:
+    ...     print(error)
+    code: row 1, column 0 holds 2; entries must be 0 or 1
+    """
 
 
 class TooLargeError(InputError):

@@ -157,3 +157,17 @@ def test_models_that_are_gone_are_not_served(folder, tmp_path, capsys):
     assert after.record["figures"] == before.record["figures"]
     assert main([*advice.split(), "--quiet"]) == 0
     assert "already there" in capsys.readouterr().out
+
+
+def test_a_grid_or_packed_results_in_the_place_of_a_run_are_told_apart(tmp_path, capsys):
+    run = tmp_path / "grid" / "digits-iid" / "c"
+    run.mkdir(parents=True)
+    (run / "code.json").write_text("{}")
+    assert main(["serve", str(tmp_path / "grid")]) == 2
+    assert f"it holds runs, such as {run}" in capsys.readouterr().err
+    (tmp_path / "mnist-iid.runs.npz").write_bytes(b"")
+    for folder in (tmp_path, tmp_path / "mnist-iid", tmp_path / "mnist-iid" / "c"):
+        assert main(["serve", str(folder)]) == 2
+        assert "packed results have votes but no models" in capsys.readouterr().err
+    assert main(["serve", str(run.parent)]) == 2
+    assert capsys.readouterr().err.strip().endswith("(no code.json)")

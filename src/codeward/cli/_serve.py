@@ -38,7 +38,12 @@ def serve(
     # The cheap checks first: a wrong option is refused before models are loaded.
     settings = ServeSettings(host, port, read_token(token_file), insecure, tuple(trusted_proxy))
     if not (run_dir / "code.json").is_file():
-        raise typer.BadParameter(f"{run_dir} is no run folder (no code.json)", param_hint="RUN_DIR")
+        runs = sorted(str(file.parent) for file in run_dir.glob("*/*/code.json"))
+        packed = (Path(f"{run_dir}.runs.npz"), Path(f"{run_dir.parent}.runs.npz"), *run_dir.glob("*.runs.npz"))
+        hint = f"; it holds runs, such as {runs[0]}" if runs else ""
+        if not runs and any(file.is_file() for file in packed):
+            hint = "; packed results have votes but no models: `codeward reproduce` with -o trains them"
+        raise typer.BadParameter(f"{run_dir} is no run folder (no code.json){hint}", param_hint="RUN_DIR")
 
     from codeward.serve import open_run, serve_run
 

@@ -50,6 +50,10 @@ class Report:
         Those of the page.
     figures : dict of str to Drawing
         Its charts and pictures by name, as SVG elements.
+
+    Examples
+    --------
+    See `build_report`.
     """
 
     html: str

@@ -40,6 +40,10 @@ class GuardedRun:
         The code, what it guarantees, and what is served.
     certificate : Card or None
         The certificate card of the folder, where it has one.
+
+    Examples
+    --------
+    See `open_run`.
     """
 
     cell: Cell
@@ -89,7 +93,7 @@ def open_run(
         kind = ImageKind(cell.shape, pixels=not isinstance(models, Ensemble))
     else:
         kind = RecordKind(told)
-    decoder = make_decoder(cell, expect)
+    decoder = open_decoder(cell, expect)
     names = name_classes(cell)
     served: SubModels = BatchedEnsemble(models) if isinstance(models, Ensemble) else models
     guard = Guard(served, cell.code, decoder, inspection, threshold, cell.threat, names, _is_certifiable(certificate))
@@ -112,14 +116,21 @@ def _load(cell: Cell) -> SubModels:
 
 
 def name_classes(cell: Cell) -> tuple[str, ...] | None:
-    """Return the names of a cell's classes; None where they have none but their numbers."""
+    """Return the names of a cell's classes; None where they have none but their numbers.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> name_classes(SimpleNamespace(class_names=("cat", "dog"), n_classes=2))
+    ('cat', 'dog')
+    """
     names = cell.class_names
     if names is None or len(names) != cell.n_classes or names == tuple(map(str, range(cell.n_classes))):
         return None
     return names
 
 
-def make_decoder(cell: Cell, expect: int | None = None) -> Decoder:
+def open_decoder(cell: Cell, expect: int | None = None) -> Decoder:
     """Return the decoder of a cell, the one whose verdicts its record counts; expecting more or fewer attackers."""
     decoder = cell.decoder(None, _assume(cell, expect))
     if expect is not None and decoder.needs == "scores":
@@ -147,6 +158,19 @@ def make_examiner(cell: Cell, expect: int | None = None, decoder: Decoder | None
         The endpoint's, where it is made already.
     **limits
         Threshold, alpha, certainty and false_alarms of the `Examiner`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.decoding import VoteSet
+    >>> from codeward.runs import RunConfig, RunFolder, describe_machine
+    >>> folder = RunFolder(tempfile.mkdtemp())
+    >>> code = folder.open(RunConfig(users=12, code={"name": "d"}, decoder={"name": "bayes"}))
+    >>> says = VoteSet(np.tile([[0], [1], [1]], code.n_models), labels=np.array([0, 1, 1]))
+    >>> about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
+    >>> cell = Cell(folder, 0, 0).save_votes({"validation": says, "clean": says}, about)
+    >>> make_examiner(cell, threshold=0.9).threshold
+    0.9
     """
     assumed = _assume(cell, expect)
     # The clean test inputs made no confusion matrix: incidents are compared with the alarms on them.
@@ -155,7 +179,7 @@ def make_examiner(cell: Cell, expect: int | None = None, decoder: Decoder | None
         cell.validation,
         cell.n_classes,
         reference=cell.clean,
-        served=decoder or make_decoder(cell, expect),
+        served=decoder or open_decoder(cell, expect),
         **limits,
         attack_rate=assumed.attack_rate,
         success_rate=assumed.success_rate,
