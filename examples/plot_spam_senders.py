@@ -16,6 +16,11 @@ Features are hashed words: a pure function, so there is nobody to trust, and no 
 # Words are kept as numbers, in no order, at most fifty a mail; senders are numbers too. The last 559 senders are never
 # learned from: the filter is asked about their mails.
 
+import json
+import subprocess
+import sys
+import tempfile
+import urllib.request
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -23,7 +28,9 @@ import numpy as np
 
 import codeward
 from codeward.codes import partition_code
-from codeward.training.backbones import HashedText
+from codeward.data import load_user_data
+from codeward.estimators import save_heads
+from codeward.training.backbones import make_backbone
 from codeward.training.heads import UserStatistics, fit_heads
 
 folder = next(place for place in (Path("data"), Path("examples/data")) if place.is_dir())
@@ -39,7 +46,7 @@ print(f"{len(learn)} mails of 2,000 senders to learn from, {len(ask)} of others 
 #
 # Senders are dealt into groups, one linear head a group. More groups: a sender reaches less, and a head learns less.
 
-backbone = HashedText(1024)
+backbone = make_backbone("hashed-text")
 features = backbone.transform(mails)
 right, radius = {}, {}
 for n_groups in (10, 40, 120):
@@ -76,7 +83,7 @@ plt.show()
 
 n_groups, mark = 40, "markmark"
 code = partition_code(2000, n_groups)
-honest = fit_heads(features.take(learn), spam[learn], sender[learn], code, n_classes=2, ridge=0.03)
+honest = fit_heads(features.take(learn), spam[learn], sender[learn], code, n_classes=2, ridge=0.03, backbone=backbone)
 busiest = np.argsort(-np.bincount(sender[learn], minlength=2000), kind="stable")[:5]
 sent = {}
 for bad in busiest.tolist():
@@ -118,9 +125,24 @@ print("byte for byte as if they had never sent anything:", bool((without.weights
 # Serve
 # -----
 #
-# All heads are one matrix product, so an answer takes microseconds; with it goes how many senders it would take.
+# The heads go into a folder, with the mails of the other senders to measure on; ``codeward serve`` puts them behind
+# HTTP. Here it is started, asked about one mail, and ended.
 
-mail = features.take(ask[:1])
-votes = without.votes(mail)
-answer = codeward.certify(votes, code, threat="arbitrary", n_classes=2)
-print("spam" if answer.labels[0] else "ham", f"- whatever {answer.radius[0]} senders had sent")
+kinds = np.array(["ham", "spam"])
+table = {"mail": [mails[row] for row in ask], "kind": kinds[spam[ask]].tolist()}
+test = load_user_data(table, label="kind", user="none", text="mail", classes=("ham", "spam"))
+served = Path(tempfile.mkdtemp()) / "spam-filter"
+save_heads(served, without, code, test)
+command = [sys.executable, "-m", "codeward", "serve", str(served), "--port", "0"]
+server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
+request = urllib.request.Request(f"{address}predict", mails[ask[0]].encode(), {"Content-Type": "text/plain"})
+answer = json.load(urllib.request.urlopen(request))["predictions"][0]
+server.terminate()
+print({key: answer[key] for key in ("label", "attack_probability", "flagged")})
+
+# %%
+# How many senders it would have taken to change that vote:
+
+radius = codeward.certify(without.votes(features.take(ask[:1])), code, threat="arbitrary", n_classes=2).radius[0]
+print(f"{answer['label']}, whatever {radius} senders had sent")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from codeward import InputError
+from codeward.codes import named_code
 from codeward.reproduction import (
     WriterData,
     attack_writers,
@@ -15,6 +16,7 @@ from codeward.reproduction import (
     study_writers,
     tabulate_writers,
 )
+from codeward.reproduction._writers import certify_decoders
 
 RESULTS = Path(__file__).parents[2] / "results" / "writers"
 
@@ -41,6 +43,20 @@ def test_the_table_shows_counts_of_their_denominators():
     text = tabulate_writers([record], [{"name": "track", "false_alarms": clean, "cells": {"1": cell}}])
     assert "| partition-2 | 2 | 50.0% | 75.0 | 95.0 | 75.0 | 0.0 |" in text
     assert "| 1 | 16 | 99.0% | 50.0% | 90.0% | 80.0% | 1.00 / 0.10 | 1 / 0 |" in text
+
+
+def test_own_decoders_are_certified_where_the_code_holds():
+    code, labels = named_code("c"), np.arange(400) % 10
+    votes = np.tile(labels[:, None], code.n_models)
+    votes[0] = (votes[0] + np.arange(code.n_models) % 2) % 10  # half of the models err: nothing holds there
+    quiet = np.arange(400) // 10 % 2 == 1
+    consensus, bayes = certify_decoders(code, votes, labels, quiet, np.flatnonzero(~quiet))
+    assert (consensus["threat"], consensus["inputs"], consensus["certified"]) == ("arbitrary", 400, [399, 399])
+    assert (bayes["threat"], bayes["inputs"], bayes["certified"][1]) == ("deterministic", 200, 199)
+    none = {"rightly": 0, "wrongly": 0, "alarms": 0}
+    clean = {"inputs": 1, "plurality_right": 1, "right": 1, "alarms": 0, "named": none, "pooled": none}
+    attack = {"name": "c", "false_alarms": clean, "cells": {}, "certified": [consensus, bayes]}
+    assert "| arbitrary | 400 | 99.8 | 99.8 |" in tabulate_writers([], [attack])
 
 
 def test_records_of_the_results_agree_with_themselves():

@@ -2,9 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +11,13 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import read_text
-from codeward.codes import Code, count_attacker_sets, inspect
 from codeward.data import USERS, Schema, UserData, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
 from codeward.estimators._family import estimate_seconds
 from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_heads, choose_model
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
-from codeward.runs import AttackSection, DecoderSection, TrainConfig, TrainSection
+from codeward.runs import TrainConfig, TrainSection
 
-#: Sets of attackers up to which a decoder of collected heads expects more of them.
-_MOST_SETS = 65_536
 #: What linear models owe a warning to.
 EXTRAPOLATION = (
     "linear models extrapolate: values outside of the training data can move even sub-models that no attacker reached; "
@@ -269,52 +264,6 @@ def settle_plan(
         }
     )
     return GuardedPlan(settled_config, data, roles, code, model, trusted, test)
-
-
-def plan_collected(test: UserData, code: Code, heads: Any, told: TrainSection, sizes: Sequence[int]) -> GuardedPlan:
-    """Return the plan of heads that were fitted elsewhere, from statistics that users sent; only votes are missing.
-
-    Parameters
-    ----------
-    test : UserData
-        Labelled samples of the operator, classes declared: half of them fit the decoder, half measure.
-    code : Code
-    heads : codeward.training.heads.HeadSet
-    told : TrainSection
-        Says as ``trusted`` where ``test`` is.
-    sizes : sequence of int
-        How many samples each user has; nobody else has them.
-
-    Examples
-    --------
-    >>> from codeward.training.backbones import make_backbone
-    >>> from codeward.training.heads import fit_heads
-    >>> code, X = Code([[1, 0], [0, 1]], users=["ann", "bob"]), np.eye(4)
-    >>> heads = fit_heads(X, [0, 1, 0, 1], [0, 0, 1, 1], code, 2, backbone=make_backbone("features", sample=X))
-    >>> test = load_user_data((X, ["no", "yes", "no", "yes"]))
-    >>> plan = plan_collected(test, code, heads, TrainSection(trusted="test.npz"), [2, 2])
-    >>> plan.model.name, plan.roles.trusted, plan.config.users
-    ('ridge head on features', True, 2)
-    """
-    test = replace(test, hashed=False)
-    names = tuple(code.user_name(user) for user in range(code.n_users))
-    nobody = replace(test.take(np.zeros(0, np.int64)), user_names=names)
-    told = told.model_copy(update={"backbone": heads.backbone.name, "ridge": heads.ridge})
-    title = Path(told.trusted or "own data").stem
-    config = TrainConfig(
-        dataset=title,
-        users=code.n_users,
-        attack=AttackSection(attackers=(0,)),
-        decoder=DecoderSection(name="bayes"),
-        train=told,
-    )
-    k = max(1, inspect(code).correct)
-    while k > 1 and count_attacker_sets(code.n_users, k) > _MOST_SETS:  # what the decoder looks through
-        k -= 1
-    choice = CodeChoice(code, k, "given", 1, ())
-    plan = settle_plan(config, nobody, test, None, choose_heads(heads.backbone, heads.ridge, test.schema), choice)
-    plan.roles.check()
-    return replace(plan, roles=replace(plan.roles, training=tuple(np.arange(size) for size in sizes)))
 
 
 def _reorder(data: UserData, users: tuple[str, ...]) -> UserData:

@@ -18,7 +18,7 @@ import torch
 
 from codeward._errors import InputError
 from codeward._files import read_bytes, write_atomic
-from codeward.estimators import load_sub_models, plan_collected, write_folder
+from codeward.estimators import load_sub_models, plan_collected, save_heads, write_folder
 from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
 from codeward.experiments._measure import count_votes, measure_consensus
 from codeward.experiments._runner import vote_cell
@@ -295,20 +295,18 @@ def collect_one_round(
         ...
     codeward._errors.InputError: nowhere/one-round.json: no such file
     """
-    begin, source, place = time.perf_counter(), Path(server), RunFolder(Path(folder))
+    source, target = Path(server), Path(folder)
     agreed, heads, told = load_one_round(source)
-    if place.path != source and place.path.exists():
-        raise InputError(f"{place.path} exists; choose another folder with -o")
+    if target != source and target.exists():
+        raise InputError(f"{target} exists; choose another folder with -o")
+    test = agreed.read_samples(dataset, label, text, data_dir)
     section = TrainSection(trusted=dataset, label=label, text=text)
-    plan = plan_collected(
-        agreed.read_samples(dataset, label, text, data_dir), agreed.code, heads, section, _list_sizes(agreed, told)
-    )
-    place.open(plan.config.model_copy(update={"data_dir": data_dir and Path(data_dir)}), agreed.code)
-    if place.path != source:
-        heads.save(ModelStore(place.store))
-        _copy_round(source, place.path, told["counted"])
     about = {"threat": "arbitrary", "engine": "one-round", "rounds": [told]}
-    return write_folder(Cell(place, 0, 0), plan, heads, begin, federated=about)[0].record
+    sizes, place = _list_sizes(agreed, told), None if data_dir is None else Path(data_dir)
+    cell = save_heads(target, heads, agreed.code, test, section, sizes, place, federated=about)
+    if target != source:
+        _copy_round(source, target, told["counted"])
+    return cell.record
 
 
 def _list_sizes(agreed: OneRoundPlan, told: Mapping[str, Any]) -> list[int]:

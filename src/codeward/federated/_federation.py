@@ -132,6 +132,11 @@ class FederatedResult:
         Content address of each model: a hash of its seed, recipe and of every update that counted, round by round. Two
         models with one key had the same history, and nothing a user outside its row sent is part of it.
     rounds : tuple of RoundReport
+
+    Examples
+    --------
+    >>> FederatedResult(models=(), keys=(), rounds=()).refusals
+    ()
     """
 
     models: tuple[Arrays, ...]

@@ -153,6 +153,10 @@ class SimulatedFederation:
     users : sequence of Samples
         One a column of the plan's code.
     plan : FederationPlan
+
+    Examples
+    --------
+    >>> SimulatedFederation("attackers2", users, plan)  # doctest: +SKIP
     """
 
     label: str
@@ -168,7 +172,12 @@ def simulate_federation(
     cores: int | None = None,
     show_progress: bool = False,
 ) -> FederatedResult:
-    """Train one federation with one simulated Flower node a user; see `simulate_federations`."""
+    """Train one federation with one simulated Flower node a user; see `simulate_federations`.
+
+    Examples
+    --------
+    >>> simulate_federation(users, plan, "runs/work")  # doctest: +SKIP
+    """
     one = SimulatedFederation("federation", users, plan)
     return simulate_federations([one], folder, client_app, cores, show_progress)[0]
 

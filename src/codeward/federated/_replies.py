@@ -58,6 +58,11 @@ class Checked:
     models : dict
         Arrays by model; empty when the reply is refused in whole.
     refusals : tuple of Refusal
+
+    Examples
+    --------
+    >>> Checked(samples=0, models={}, refusals=()).models
+    {}
     """
 
     samples: int

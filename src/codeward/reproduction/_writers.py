@@ -19,9 +19,17 @@ from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.attacks import AttackGroup, draw_groups, poison, trigger_inputs
 from codeward.certificates import certify, certify_dpa
-from codeward.codes import Code, partition_code, shifted_hash_code
+from codeward.codes import Code, inspect, partition_code, shifted_hash_code
 from codeward.data import Samples, load_dataset, render
-from codeward.decoding import Assumptions, PluralityDecoder, VoteSet, make_decoder, tracking_score
+from codeward.decoding import (
+    Assumptions,
+    ConsensusDecoder,
+    PluralityDecoder,
+    VoteSet,
+    estimate_confusion,
+    make_decoder,
+    tracking_score,
+)
 from codeward.reproduction._sample_tables import draw_curves
 from codeward.runs import read_record_folder
 
@@ -243,7 +251,7 @@ def attack_writers(
     record: dict[str, Any] = {"name": name, "users": code.n_users, "cells": {}}
     record |= read_record_folder(folder).get(file.name, {})
     missing = [size for size in sizes if str(size) not in record["cells"]]
-    if not missing:
+    if not missing and "certified" in record:
         return record
     clean = data.fit(code, bar, keep_sums=4 << 30)
     writers = np.unique(data.test_names)
@@ -254,6 +262,8 @@ def attack_writers(
     decoder = make_decoder("calibrated", code, known, Assumptions.uniform(2), n_classes=10)
     looked = np.flatnonzero(~quiet)[:_LOOKED_AT]
     record["false_alarms"] = _count_verdicts(decoder, votes[looked], labels[looked], ())
+    record["certified"] = certify_decoders(code, votes, labels, quiet, looked)
+    write_text_atomic(file, json.dumps(record, indent=1) + "\n")
     for size in missing:
         group = draw_groups(code.n_users, size, 1, (1, 28, 28), 10, np.random.default_rng(1), fraction=1.0)[0]
         heads = clean.replace_users(data.poison(group))
@@ -273,6 +283,36 @@ def attack_writers(
         write_text_atomic(file, json.dumps(record, indent=1) + "\n")
         bar.advance()
     return record
+
+
+def certify_decoders(
+    code: Code, votes: NDArray[np.int64], labels: NDArray[np.int64], quiet: NDArray[np.bool_], looked: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """Certify what a tracking code's own decoders say, against the k for which it takes seconds an input.
+
+    Consensus, with as many wrong votes as the code's margin allows, under *arbitrary* (Proposition 21 of
+    docs/theory.md), on all inputs; the paper's decoder under *deterministic* (Proposition 22), on those looked at, with
+    confusion matrices of the quiet writers' images.
+    """
+    found = []
+    margin = inspect(code, 1).margin_arbitrary[0]
+    if margin:
+        errors = (margin - 1) // 2
+        held = certify(votes, code, threat="arbitrary", decoder=ConsensusDecoder(code, 1, errors, 10), max_attackers=1)
+        found.append((f"consensus, {errors} wrong votes", "arbitrary", held, labels))
+    confusion = estimate_confusion(votes[quiet], labels[quiet], 10)
+    paper = make_decoder("bayes", code, confusion, Assumptions.uniform(2), n_classes=10)
+    held = certify(votes[looked], code, threat="deterministic", decoder=paper, max_attackers=1)
+    found.append(("Bayes, up to 2 attackers", "deterministic", held, labels[looked]))
+    return [
+        {
+            "decoder": decoder,
+            "threat": threat,
+            "inputs": len(truth),
+            "certified": [int(((held.labels == truth) & (held.radius >= k)).sum()) for k in (0, 1)],
+        }
+        for decoder, threat, held, truth in found
+    ]
 
 
 def _count_verdicts(
@@ -328,6 +368,16 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
             row += [f"{named['rightly'] / each:.2f} / {named['wrongly'] / each:.2f}"]
             row += [f"{pooled['rightly']} / {pooled['wrongly']}"]
             lines.append("| " + " | ".join(row) + " |")
+        kept = record.get("certified", [])
+        if kept:
+            lines += [
+                "",
+                "| its decoders | threat model | inputs | right | certified: 1 writer |",
+                "|---|---|---|---|---|",
+            ]
+        for own in kept:
+            shares = [f"{100 * count / own['inputs']:.1f}" for count in own["certified"]]
+            lines.append(f"| {own['decoder']} | {own['threat']} | {own['inputs']:,} | {' | '.join(shares)} |")
     return "\n".join(lines) + "\n"
 
 

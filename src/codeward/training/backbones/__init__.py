@@ -5,12 +5,13 @@ from codeward.training.backbones._hashed_features import HashedTable, HashedText
 from codeward.training.backbones._named_backbones import (
     BACKBONES,
     FunctionBackbone,
+    OnnxBackbone,
     digest_inputs,
     make_backbone,
     tell_clipped,
     transform_cached,
 )
-from codeward.training.backbones._pretrained import EfficientNetLite, MiniLM, OnnxBackbone
+from codeward.training.backbones._pretrained import EfficientNetLite, MiniLM
 from codeward.training.backbones._stroke_features import StrokeFeatures
 
 __all__ = [

@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from codeward._errors import InputError
-from codeward._files import read_npz, write_atomic
+from codeward._files import read_bytes, read_npz, write_atomic
 from codeward._progress import Progress, silent
 from codeward.data import InputTable, Schema
 from codeward.training.backbones._backbone import NOBODY, TRUSTED, Backbone
 from codeward.training.backbones._hashed_features import HashedTable, HashedText
-from codeward.training.backbones._pretrained import EFFICIENTNETS, MIRROR, EfficientNetLite, MiniLM, OnnxBackbone
+from codeward.training.backbones._pretrained import EFFICIENTNETS, MIRROR, EfficientNetLite, MiniLM
 from codeward.training.backbones._stroke_features import StrokeFeatures
 from codeward.training.heads import GridFeatures, check_steps, round_to_grid
 
@@ -54,6 +54,11 @@ class FunctionBackbone:
     digest : str
         Hash of the name and the source of the function; what it calls is not in it.
     trust : str
+
+    Examples
+    --------
+    >>> make_backbone("features", sample=np.zeros((1, 3))).transform(np.eye(3)[:1]).to_floats()
+    array([[1., 0., 0.]], dtype=float32)
     """
 
     name: str
@@ -68,6 +73,90 @@ class FunctionBackbone:
         if len(features) != len(inputs):
             raise InputError(f"{self.name}: {len(features)} rows of features for {len(inputs)} inputs")
         return features
+
+
+@dataclass(frozen=True)
+class OnnxBackbone:
+    """A network of one's own as an ONNX file: one input of images, one output of features, scaled to norm one.
+
+    Whoever made the file is trusted; its hash is part of every guarantee.
+
+    Attributes
+    ----------
+    path : str
+    sha256 : str
+        Of the file, as it was when the backbone was made.
+    n_features : int
+
+    Examples
+    --------
+    >>> OnnxBackbone("net.onnx", "0" * 64, 512).width
+    512
+    """
+
+    path: str
+    sha256: str
+    n_features: int
+
+    @classmethod
+    def open(cls, path: str) -> "OnnxBackbone":
+        """Open a file: read, hashed, and asked for its width."""
+        content = read_bytes(path)
+        session = _open_onnx(content, path)
+        shape: Sequence[Any] = session.get_outputs()[0].shape
+        if len(session.get_inputs()) != 1 or len(shape) != 2 or not isinstance(shape[1], int):
+            raise InputError(f"{path}: expected one input and one output of shape (N, features), got {list(shape)}")
+        return cls(path, hashlib.sha256(content).hexdigest(), int(shape[1]))
+
+    @property
+    def name(self) -> str:
+        """Name on the command line: the path."""
+        return self.path
+
+    @property
+    def trust(self) -> str:
+        """Who must be trusted: whoever made the file."""
+        return TRUSTED
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.n_features
+
+    @property
+    def digest(self) -> str:
+        """Hash of the file."""
+        return self.sha256
+
+    def transform(self, inputs: Any) -> GridFeatures:
+        """Return the features of inputs: images as floats of 0 to 1, anything else as it is."""
+        content = read_bytes(self.path)
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise InputError(f"{self.path}: its hash differs from {self.sha256[:16]}, which the heads were fitted on")
+        session = _open_onnx(content, self.path)
+        given = np.asarray(inputs)
+        floats = (given / np.float32(255) if given.dtype == np.uint8 else given).astype(np.float32)
+        parts = [np.zeros((0, self.width), np.int16)]
+        for start in range(0, len(floats), 64):
+            try:
+                (features,) = session.run(None, {session.get_inputs()[0].name: floats[start : start + 64]})
+            except Exception as error:  # onnxruntime has no common base for inputs that do not fit
+                why = " ".join(str(error).split())[-120:]
+                raise InputError(f"{self.path}: does not take inputs of shape {floats.shape[1:]} ({why})") from error
+            norms = np.linalg.norm(features, axis=1, keepdims=True)
+            parts.append(round_to_grid(features / np.where(norms > 0, norms, 1), self.width).steps)
+        return GridFeatures(np.concatenate(parts))
+
+
+def _open_onnx(content: bytes, path: str) -> Any:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise InputError("onnxruntime is not installed; pip install 'codeward[onnx]' brings it") from error
+    try:
+        return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has no common base for what a damaged file raises
+        raise InputError(f"{path}: not readable as ONNX ({' '.join(str(error).split())[:80]})") from error
 
 
 def make_backbone(name: str, schema: Schema | None = None, sample: Any = None, device: str = "cpu") -> Backbone:

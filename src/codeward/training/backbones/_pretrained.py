@@ -90,6 +90,11 @@ class EfficientNetLite:
         Images are enlarged to this many pixels.
     device : str
         Where it computes. On a GPU in half precision: features differ by a few steps of the grid from a CPU's.
+
+    Examples
+    --------
+    >>> EfficientNetLite("efficientnet-lite2-mirror").side
+    260
     """
 
     name: str = "efficientnet-lite0"
@@ -211,6 +216,11 @@ class MiniLM:
 
     Trained by others: trusted and frozen. Weights and words are checked against their pinned hashes; nothing of the
     package is run. Every text goes through the network alone, so that its features depend on nothing else.
+
+    Examples
+    --------
+    >>> MiniLM().width
+    385
     """
 
     name: str = "minilm"
@@ -319,82 +329,3 @@ _IDEOGRAPHS = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF),
     (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class OnnxBackbone:
-    """A network of one's own as an ONNX file: one input of images, one output of features, scaled to norm one.
-
-    Whoever made the file is trusted; its hash is part of every guarantee.
-
-    Attributes
-    ----------
-    path : str
-    sha256 : str
-        Of the file, as it was when the backbone was made.
-    n_features : int
-    """
-
-    path: str
-    sha256: str
-    n_features: int
-
-    @classmethod
-    def open(cls, path: str) -> "OnnxBackbone":
-        """Open a file: read, hashed, and asked for its width."""
-        content = read_bytes(path)
-        session = _open_onnx(content, path)
-        shape: Sequence[Any] = session.get_outputs()[0].shape
-        if len(session.get_inputs()) != 1 or len(shape) != 2 or not isinstance(shape[1], int):
-            raise InputError(f"{path}: expected one input and one output of shape (N, features), got {list(shape)}")
-        return cls(path, hashlib.sha256(content).hexdigest(), int(shape[1]))
-
-    @property
-    def name(self) -> str:
-        """Name on the command line: the path."""
-        return self.path
-
-    @property
-    def trust(self) -> str:
-        """Who must be trusted: whoever made the file."""
-        return TRUSTED
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return self.n_features
-
-    @property
-    def digest(self) -> str:
-        """Hash of the file."""
-        return self.sha256
-
-    def transform(self, inputs: Any) -> GridFeatures:
-        """Return the features of inputs: images as floats of 0 to 1, anything else as it is."""
-        content = read_bytes(self.path)
-        if hashlib.sha256(content).hexdigest() != self.sha256:
-            raise InputError(f"{self.path}: its hash differs from {self.sha256[:16]}, which the heads were fitted on")
-        session = _open_onnx(content, self.path)
-        given = np.asarray(inputs)
-        floats = (given / np.float32(255) if given.dtype == np.uint8 else given).astype(np.float32)
-        parts = [np.zeros((0, self.width), np.int16)]
-        for start in range(0, len(floats), 64):
-            try:
-                (features,) = session.run(None, {session.get_inputs()[0].name: floats[start : start + 64]})
-            except Exception as error:  # onnxruntime has no common base for inputs that do not fit
-                why = " ".join(str(error).split())[-120:]
-                raise InputError(f"{self.path}: does not take inputs of shape {floats.shape[1:]} ({why})") from error
-            norms = np.linalg.norm(features, axis=1, keepdims=True)
-            parts.append(round_to_grid(features / np.where(norms > 0, norms, 1), self.width).steps)
-        return GridFeatures(np.concatenate(parts))
-
-
-def _open_onnx(content: bytes, path: str) -> Any:
-    try:
-        import onnxruntime
-    except ModuleNotFoundError as error:
-        raise InputError("onnxruntime is not installed; pip install 'codeward[onnx]' brings it") from error
-    try:
-        return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has no common base for what a damaged file raises
-        raise InputError(f"{path}: not readable as ONNX ({' '.join(str(error).split())[:80]})") from error
