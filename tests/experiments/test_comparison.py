@@ -186,6 +186,11 @@ def test_a_fold_judges_on_training_images_alone_and_older_records_keep_their_dig
         ("attacks: [nothing]", "attacks: expected some of"),
         ("foo: 1", "expected keys among"),
         ("attackers: 9", "1 to 6"),
+        ("seeds: 3", "seeds: expected a list"),
+        ("attacks: patch", "attacks: expected a list"),
+        ("seeds: [a]", "seeds: expected whole numbers"),
+        ("inputs: many", "inputs: expected a whole number of at least 1"),
+        ("recipe: fast", "modern or paper"),
     ],
 )
 def test_bad_configurations_are_one_line(tmp_path, capsys, text, message):

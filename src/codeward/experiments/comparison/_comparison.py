@@ -81,6 +81,17 @@ class Comparison:
     fold: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("attacks", "defences", "seeds"):
+            if not isinstance(getattr(self, name), list | tuple):
+                raise InputError(f"{name}: expected a list, got {getattr(self, name)!r}")
+        for name, lowest in (("users", 2), ("attackers", 1), ("inputs", 1), ("epochs", 1), ("fold", 0)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < lowest):
+                raise InputError(f"{name}: expected a whole number of at least {lowest}, got {value!r}")
+        if not self.seeds or any(type(seed) is not int or seed < 0 for seed in self.seeds):
+            raise InputError(f"seeds: expected whole numbers, 0 or more, got {list(self.seeds)}")
+        if self.recipe not in ("modern", "paper"):
+            raise InputError(f"recipe: expected modern or paper, got {self.recipe!r}")
         for name, known in (("attacks", ATTACKS), ("defences", DEFENCES)):
             given = tuple(getattr(self, name))
             strange = [one for one in given if one not in known]
