@@ -375,9 +375,12 @@ def draw_shares(shares: NDArray[np.float64], row: str, part: str) -> Drawing:
     """
     n, parts = shares.shape
     left, wide, tall, bars = 34, 260, 10, ""
+    # A report rebuilds the picture and drops its style sheet: the size stands at the letters themselves.
+    small = "font-size:8px"
     hues = [f"fill:hsl({360 * i // parts} 45% {45 if i % 2 else 62}%)" for i in range(parts)]
     for i, starts in enumerate(np.cumsum(shares, axis=1) - shares):
-        bars += f'<text x="{left - 6}" y="{8 + tall * i}" text-anchor="end">{i}</text>' if i % -(-n // 40) == 0 else ""
+        named = f'<text x="{left - 6}" y="{8 + tall * i}" text-anchor="end" style="{small}">{i}</text>'
+        bars += named if i % -(-n // 40) == 0 else ""
         for j in np.flatnonzero(shares[i]).tolist():
             told = f"<title>{row} {i}: {show_percent(shares[i, j])} {part} {j}</title>"
             place = f'x="{left + wide * starts[j]:.1f}" y="{tall * i}" width="{wide * shares[i, j]:.1f}"'
@@ -385,7 +388,7 @@ def draw_shares(shares: NDArray[np.float64], row: str, part: str) -> Drawing:
     for j in range(parts):
         x, y = left + wide + 12 + 34 * (j // 10), 12 * (j % 10)
         bars += f'<rect x="{x}" y="{y}" width="9" height="9" style="{hues[j]}"></rect>'
-        bars += f'<text x="{x + 12}" y="{y + 8}">{j}</text>'
+        bars += f'<text x="{x + 12}" y="{y + 8}" style="{small}">{j}</text>'
     box = f"0 0 {left + wide + 14 + 34 * (-(-parts // 10))} {max(tall * n, 12 * min(parts, 10))}"
     told = f"Share of each {part} by {row}, {n} {row}s"
     return Drawing(f'<svg class="chart shares" viewBox="{box}" role="img" aria-label="{told}">{bars}</svg>')
