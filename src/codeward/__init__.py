@@ -57,7 +57,13 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        try:
+            return getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "codeward").startswith("codeward"):
+                raise
+            hint = f"codeward.{name} needs {error.name}; pip install 'codeward[train]' brings it"
+            raise ModuleNotFoundError(hint, name=error.name) from None
     raise AttributeError(f"module 'codeward' has no attribute {name!r}")
 
 

@@ -42,3 +42,21 @@ def test_the_command_says_its_version_and_is_a_module(tmp_path):
         [sys.executable, "-m", "codeward", "--version"], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert (done.returncode, done.stdout) == (0, f"codeward {codeward.__version__}\n")
+
+
+def test_what_needs_no_extra_works_without(tmp_path):
+    import numpy as np
+
+    from codeward.codes import named_code
+    from codeward.decoding import save_votes
+
+    code = named_code("d")
+    code.save(tmp_path / "code.json")
+    save_votes(tmp_path / "votes.npz", np.zeros((5, code.n_models), dtype=np.int64))
+    missing = ["joblib", "pydantic", "yaml", "jinja2", "platformdirs", "sqlalchemy"]
+    for told in (["decode", "votes.npz", "--decoder", "plurality"], ["certify", "votes.npz", "--threat", "arbitrary"]):
+        done = call(missing, [*told, "--code", "code.json", "--classes", "2", "--json"], tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    program = "import sys; sys.modules['joblib'] = None\nfrom codeward import CodedClassifier"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.stderr.splitlines()[-1].endswith("needs joblib; pip install 'codeward[train]' brings it")

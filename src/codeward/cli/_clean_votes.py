@@ -82,13 +82,14 @@ def check_digest(reader: "VoteReader", code: "Code", file: Path, force: bool) ->
 
 def _find_cell(votes: Path) -> "Cell | None":
     """Return the cell of a run folder, or that of a vote file in one; None for any other file."""
+    # A core install has no YAML, and reads vote files all the same.
+    if not votes.is_dir() and not (votes.parent.parent / "config.yaml").is_file():
+        return None
     from codeward.runs import Cell, RunFolder
 
     folder = RunFolder(votes if votes.is_dir() else votes.parent.parent)
     if not folder.config_file.is_file():
-        if votes.is_dir():
-            raise InputError(f"{votes}: no run folder (no config.yaml); give a vote file (.npz, .csv) or such a folder")
-        return None
+        raise InputError(f"{votes}: no run folder (no config.yaml); give a vote file (.npz, .csv) or such a folder")
     cells = folder.list_votes()
     if not votes.is_dir():
         inputs = votes.stem.rpartition("-")[2]
