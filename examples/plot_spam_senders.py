@@ -16,15 +16,12 @@ Features are hashed words: a pure function, so there is nobody to trust, and no 
 # Words are kept as numbers, in no order, at most fifty a mail; senders are numbers too. The last 559 senders are never
 # learned from: the filter is asked about their mails.
 
-import json
-import subprocess
-import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from served import ask_served
 
 import codeward
 from codeward.codes import partition_code
@@ -133,12 +130,7 @@ table = {"mail": [mails[row] for row in ask], "kind": kinds[spam[ask]].tolist()}
 test = load_user_data(table, label="kind", user="none", text="mail", classes=("ham", "spam"))
 served = Path(tempfile.mkdtemp()) / "spam-filter"
 save_heads(served, without, code, test)
-command = [sys.executable, "-m", "codeward", "serve", str(served), "--port", "0"]
-server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
-request = urllib.request.Request(f"{address}predict", mails[ask[0]].encode(), {"Content-Type": "text/plain"})
-answer = json.load(urllib.request.urlopen(request))["predictions"][0]
-server.terminate()
+answer = ask_served(served, mails[ask[0]], "text/plain")  # starts codeward serve, posts the mail to /predict
 print({key: answer[key] for key in ("label", "attack_probability", "flagged")})
 
 # %%

@@ -7,8 +7,8 @@ how many hours they worked (Vella and Verbeek, 1998). Every man is a user: he an
 time. A model learns from the answers who will earn more than five dollars an hour the year after. What could some of
 the men do to it?
 
-Features are a pure function of an answer: categories and declared bins, hashed. Bins read off the data, such as
-quantiles, would carry one man's numbers into models that never learn from him.
+Features are a pure function of an answer: categories and fixed bins, hashed. Bins read off the data, such as quantiles,
+would carry one man's numbers into models that never learn from him.
 """
 
 # %%
@@ -17,15 +17,18 @@ quantiles, would carry one man's numbers into models that never learn from him.
 #
 # The last 145 men are never learned from.
 
+import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from served import ask_served
 
 import codeward
 from codeward.codes import partition_code
 from codeward.data import InputTable, load_user_data
-from codeward.training.backbones import HashedTable
+from codeward.estimators import save_heads
+from codeward.training.backbones import make_backbone
 from codeward.training.heads import UserStatistics, fit_heads
 
 folder = next(place for place in (Path("data"), Path("examples/data")) if place.is_dir())
@@ -52,11 +55,10 @@ print(f"{len(learn)} answers of 400 men to learn from, {len(ask)} of others to a
 # Train
 # -----
 #
-# Three columns in few bins: a head of two men has fourteen answers to learn from. (Bins, columns and ridge were
-# compared on 100 of the men who are learned from.) Guessing the more frequent answer is right on 58%.
+# A head of two men has fourteen answers to learn from. (Columns and ridge were compared on 100 of the men who are
+# learned from.) Guessing the more frequent answer is right on 58%.
 
-bins = (("wage", (3.5, 4.5, 5.5, 7.0)), ("educ", (12, 16)), ("hours", (1500, 2500)))
-backbone = HashedTable(data.schema, width=128, bins=bins)
+backbone = make_backbone("hashed-table", data.schema)
 features = backbone.transform(data.inputs)
 right, radius = {}, {}
 for n_groups in (10, 50, 200):
@@ -93,7 +95,7 @@ plt.show()
 
 n_groups = 50
 code = partition_code(400, n_groups)
-honest = fit_heads(features.take(learn), earns[learn], people[learn], code, n_classes=2, ridge=0.1)
+honest = fit_heads(features.take(learn), earns[learn], people[learn], code, n_classes=2, ridge=0.1, backbone=backbone)
 liars, low = list(range(0, 64, 8)), data.class_names.index("no")
 
 
@@ -118,14 +120,30 @@ print(f"by {(after[:, hit] == low).mean():.1%} after; by the vote {(vote.predict
       f"{(vote.predict(after) == low).mean():.1%} after")  # fmt: skip
 
 # %%
-# Forget them, and serve
-# ----------------------
+# Forget them
+# -----------
 #
-# A man who takes his answers back is subtracted. An answer goes out with the number of men it would have taken.
+# A man who takes his answers back is subtracted.
 
-without, never = attacked, honest
-for liar in liars:
-    without, never = without.revoke(liar), never.revoke(liar)
+without, never = attacked.revoke(*liars), honest.revoke(*liars)
 print("byte for byte as if they had never answered:", bool((without.weights == never.weights).all()))
-answer = codeward.certify(without.votes(features.take(ask[:1])), code, threat="arbitrary", n_classes=2)
-print(f"well paid: {data.class_names[answer.labels[0]]} - whatever {answer.radius[0]} men had told")
+
+# %%
+# Serve
+# -----
+#
+# The heads go into a folder, with the answers of the other men to measure on; ``codeward serve`` puts them behind HTTP.
+# Here it is started, asked about one man, and ended.
+
+others = {name: [values[row] for row in ask] for name, values in answers.items() if name != "man"}
+test = load_user_data(others, label="well_paid", user="none", schema=data.schema, classes=("no", "yes"))
+served = Path(tempfile.mkdtemp()) / "well-paid"
+save_heads(served, without, code, test)
+answer = ask_served(served, "wage,educ,hours\n5.10,12,2000\n", "text/csv")  # codeward serve, POST /predict
+print({key: answer[key] for key in ("label", "attack_probability", "flagged")})
+
+# %%
+# How many men it would have taken to change an answer of the vote:
+
+radius = codeward.certify(without.votes(features.take(ask)), code, threat="arbitrary", n_classes=2).radius
+print(f"half of the answers stand whatever {np.median(radius):.0f} men had told")

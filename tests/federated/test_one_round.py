@@ -202,6 +202,23 @@ def test_a_round_is_served_reported_and_revoked_by_subtraction(tmp_path, samples
     assert "are not those it was measured on; restore them" in capsys.readouterr().err
 
 
+def test_a_row_of_silent_users_goes_with_the_last_who_spoke(samples):
+    plan = OneRoundPlan.make(Code([[1, 1, 0], [0, 1, 1], [1, 0, 1]], users=NAMES[:3]), "features", 10, width=64)
+    server, without = OneRound(plan), OneRound(plan)
+    for user in (0, 1):
+        server.accept(user, tell(plan, samples[0][user]))
+    heads = server.fit()
+    with pytest.raises(InputError, match="revoke its silent users too"):
+        heads.revoke(1)
+    left = heads.revoke(1, 2)
+    assert left.rows == ((0,), (0,))
+    without.accept(0, tell(plan, samples[0][0]))
+    with pytest.raises(InputError, match="no samples"):
+        without.fit()
+    alone = fit_heads(without.statistics, None, None, [(0,), (0,)], 10, plan.ridge, form="primal")
+    assert left.weights.tobytes() == alone.weights.tobytes()
+
+
 def test_names_of_classes_are_agreed_on(tmp_path):
     plan = OneRoundPlan.make(Code([[1, 1]]), "hashed-text", 2, class_names=["ham", "spam"])
     (tmp_path / "own.csv").write_text("body,kind\nbuy now,spam\nsee you,ham\n")
