@@ -3,11 +3,12 @@
 import re
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeward._charts import HEIGHT, LABEL_GAP, Line, Point, draw_lines, place_y, spread_labels
+from codeward._charts import HEIGHT, LABEL_GAP, Line, Point, draw_lines, draw_shares, place_y, spread_labels
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=14))
@@ -63,3 +64,13 @@ def test_ticks_may_have_names_of_their_own():
     assert ticks == ["0.5", "&lt;0.1", "rate"]
     with pytest.raises(ValueError, match="shorter"):
         draw_lines([line], "it", "rate", (0, 1), ("0.5",))
+
+
+def test_rows_of_shares_are_apart_without_a_style_sheet():
+    """The report takes a picture apart and leaves its style sheet out: the size of letters stands at the letters."""
+    letters = re.findall(
+        r"<text[^>]*y=\"(\d+)\"[^>]*style=\"font-size:(\d+)px\"", draw_shares(np.eye(12), "user", "class")
+    )
+    rows = [int(y) for y, _ in letters[:12]]
+    assert len(letters) == 24
+    assert all(b - a > int(size) for (a, b), (_, size) in zip(pairwise(rows), letters, strict=False))
