@@ -145,15 +145,20 @@ class Ensemble:
             n_workers = 1 if self.device.type != "cpu" else count_workers(len(missing))
             # A network is built once a worker: drawing weights only to overwrite them costs more than inference.
             networks = [self._build() for _ in range(n_workers)]
+            stream = None
+            if self.device.type == "cuda":  # ahead of the queued steps of models that train beside
+                stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+                stream.wait_stream(torch.cuda.current_stream())
 
             def infer(model: int, numbers: list[int]) -> None:
-                network = self.load_into(networks.pop(), model)
-                for number in numbers:
-                    scores = self._score(network, resident[number])
-                    if self._store:
-                        self._store.save_scores(self.keys[model], digests[number], scores)
-                    found[self.keys[model], digests[number]] = scores
-                networks.append(network)
+                with torch.cuda.stream(stream):
+                    network = self.load_into(networks.pop(), model)
+                    for number in numbers:
+                        scores = self._score(network, resident[number])
+                        if self._store:
+                            self._store.save_scores(self.keys[model], digests[number], scores)
+                        found[self.keys[model], digests[number]] = scores
+                    networks.append(network)
 
             run_in_threads([partial(infer, *item) for item in missing.items()], threading.Event(), n_workers)
         empty = np.zeros((0, self.settings.n_classes), dtype=np.float32)
