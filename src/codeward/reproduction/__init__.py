@@ -30,6 +30,7 @@ _HOME = {
     "freeze_features": "_sample_heads",
     "is_grid": "_grid_folder",
     "list_packed": "_packed_setting",
+    "list_runs": "_grid_folder",
     "load_sample_records": "_sample_tables",
     "load_writer_records": "_writers",
     "make_writer_codes": "_writers",
@@ -76,6 +77,7 @@ __all__ = [
     "freeze_features",
     "is_grid",
     "list_packed",
+    "list_runs",
     "load_sample_records",
     "load_writer_records",
     "make_writer_codes",
@@ -97,7 +99,7 @@ __all__ = [
 if TYPE_CHECKING:
     from codeward.reproduction._claims import check_claims, fill_claims
     from codeward.reproduction._findings import CellStudy
-    from codeward.reproduction._grid_folder import Grid, drop_scores, is_grid, open_grid
+    from codeward.reproduction._grid_folder import Grid, drop_scores, is_grid, list_runs, open_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
     from codeward.reproduction._packed_setting import PackedRun, PackedSetting, list_packed
     from codeward.reproduction._packing import pack_setting, unpack_setting

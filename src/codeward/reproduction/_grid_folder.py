@@ -131,7 +131,13 @@ def is_grid(folder: str | os.PathLike[str]) -> bool:
 
 
 def list_runs(folder: str | os.PathLike[str]) -> dict[str, RunFolder]:
-    """Return the runs of a grid by path: run folders, and those of packed settings."""
+    """Return the runs of a grid by path: run folders, and those of packed settings.
+
+    Examples
+    --------
+    >>> list_runs("no/such/folder")
+    {}
+    """
     found: dict[str, RunFolder] = {}
     for setting in list_packed(folder):
         found |= {f"{setting.path.name}/{run}": PackedRun(setting, run) for run in setting.runs}
