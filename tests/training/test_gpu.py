@@ -67,13 +67,15 @@ def test_modern_models_keep_to_themselves(recipe):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_compiled_steps_compute_what_the_plain_loop_does(recipe, monkeypatch):
-    # In float32, where rounding cannot hide a wrong gradient, every weight by itself; cuDNN must not round either.
+    # Two steps in float32, every weight by itself. After more steps or in bfloat16 biases of batch norm, which start at
+    # 0, tell nothing: a pixel changed by one moves them by 1% in two steps of the plain loop and by 7% in four.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    users, plans, exact = make_users(), plan_models(CODE, 1)[2:3], replace(recipe, precision="float32")
-    graphs, loop = (train_ensemble(users, plans, exact, 1, device="cuda", engine=name) for name in ("graphs", "loop"))
+    exact = replace(recipe, precision="float32", epochs=1, batch_size=64)
+    users, code = make_users(sizes=(128,)), Code([[1]])
+    graphs, loop = (train_ensemble(users, code, exact, 1, device="cuda", engine=name) for name in ("graphs", "loop"))
     for name, plain in loop.weights(0).items():
         assert torch.isfinite(plain).all()
-        assert (plain.float() - graphs.weights(0)[name].float()).norm() <= 0.01 * plain.float().norm(), name
+        assert (plain.float() - graphs.weights(0)[name].float()).norm() <= 0.05 * plain.float().norm(), name
 
 
 @pytest.mark.filterwarnings("default")

@@ -270,9 +270,9 @@ def write_votes(
 ) -> None:
     """Write votes and joint counts, block after block of models, and the record: who they are of, what was ``told``."""
     labels = pair.test.labels.astype(np.uint8)
-    joint = found[0]["joint"].copy()
-    for block_found in found[1:]:
-        joint += block_found["joint"]
+    joint = np.zeros(found[0]["joint"].shape, np.uint8 if study.code.n_models < 256 else np.uint16)
+    for one in found:
+        joint += one["joint"]
     arrays = {"votes": np.concatenate([one["votes"] for one in found]) - labels, "labels": labels, "joint": joint}
     if "orders" in found[0]:
         orders = np.concatenate([one["orders"] for one in found], axis=1)

@@ -26,6 +26,9 @@ Loss = Callable[[Named, Named, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, T
 
 _BATCH_COUNT = "num_batches_tracked"
 
+#: Steps before a graph is recorded; a trainer has room for as many.
+_WARM_UP = 3
+
 #: What a trainer has of a model's batches, one entry a step.
 _STREAM = ("index", "shifts", "counts", "shares", "rates")
 
@@ -150,6 +153,7 @@ class GraphTrainer:
         left_out = {f"{name}.{_BATCH_COUNT}" for name in _uncounted(network)}
         self.buffers = {name: value for name, value in buffers.items() if name not in left_out}
         self.order = list(network.state_dict())
+        steps = max(steps, _WARM_UP)
         places = (steps, settings.batch_size)
         self.index = torch.zeros(places, dtype=torch.int64, device=device)
         self.shifts = torch.zeros(places, dtype=torch.uint8, device=device)
@@ -179,7 +183,7 @@ class GraphTrainer:
     def capture(self) -> None:
         """Warm up and record `step` as a CUDA graph with memory of its own."""
         with torch.cuda.stream(self.stream):
-            for _ in range(3):
+            for _ in range(_WARM_UP):
                 self.step()
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
