@@ -61,7 +61,11 @@ def _wait(device: str) -> None:
 def whole_trainings(
     users: list[Samples], plans: Sequence[ModelPlan], settings: TrainingSettings, device: str
 ) -> tuple[float, float]:
-    """Train for a quarter of the epochs and for all of them; return images a second between the two, and the rest."""
+    """Train for a quarter of the epochs and for all of them; return images a second between the two, and the rest.
+
+    A first training is not timed: it compiles, and the others find what it made.
+    """
+    train_ensemble(users, plans[:4], replace(settings, epochs=1), 0, device=device)
     took, images = [], []
     for epochs in (max(1, settings.epochs // 4), settings.epochs):
         begin = time.perf_counter()

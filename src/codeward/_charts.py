@@ -382,7 +382,7 @@ def draw_shares(shares: NDArray[np.float64], row: str, part: str) -> Drawing:
         named = f'<text x="{left - 6}" y="{8 + tall * i}" text-anchor="end" style="{small}">{i}</text>'
         bars += named if i % -(-n // 40) == 0 else ""
         for j in np.flatnonzero(shares[i]).tolist():
-            told = f"<title>{row} {i}: {show_percent(shares[i, j])} {part} {j}</title>"
+            told = f"<title>{row} {i}: {escape(show_percent(shares[i, j]))} {part} {j}</title>"
             place = f'x="{left + wide * starts[j]:.1f}" y="{tall * i}" width="{wide * shares[i, j]:.1f}"'
             bars += f'<rect {place} height="{tall - 1}" style="{hues[j]}">{told}</rect>'
     for j in range(parts):

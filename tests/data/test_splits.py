@@ -1,3 +1,5 @@
+import xml.etree.ElementTree as ElementTree
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -126,5 +128,8 @@ def test_the_plot_of_class_shares_is_drawn_with_the_same_bytes_each_time(tmp_pat
     drawn = (tmp_path / "a.svg").read_bytes()
     assert drawn.startswith(b"<svg xmlns")
     assert drawn == (tmp_path / "b.svg").read_bytes()
+    rare = np.array([0] * 5000 + [1])  # shown as <0.1%
+    plot_class_shares(rare, [np.arange(5001)], tmp_path / "rare.svg")
+    ElementTree.parse(tmp_path / "rare.svg")
     with pytest.raises(InputError, match="drawings are written as"):
         plot_class_shares(LABELS, split, tmp_path / "a.txt")
