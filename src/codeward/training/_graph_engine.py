@@ -25,9 +25,7 @@ Named = dict[str, Tensor]
 Loss = Callable[[Named, Named, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _BATCH_COUNT = "num_batches_tracked"
-
-#: Steps before a graph is recorded; a trainer has room for as many.
-_WARM_UP = 3
+_WARM_UP = 3  # steps before a graph is recorded; a trainer has room for as many
 
 #: What a trainer has of a model's batches, one entry a step.
 _STREAM = ("index", "shifts", "counts", "shares", "rates")
@@ -327,11 +325,10 @@ def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[
     # A compiler's memory of other losses would end in its limit of recompilations, and in no compiled loss at all.
     torch.compiler.reset()
     first = _prepare(longest, context)
-    steps = len(first.stream)
     loss, update = make_loss(context), make_update(context.settings)
 
     def open_all(loss: Loss, update: Update) -> list[GraphTrainer]:
-        trainers = [GraphTrainer(context, steps, loss, update) for _ in range(n_trainers)]
+        trainers = [GraphTrainer(context, len(first.stream), loss, update) for _ in range(n_trainers)]
         for trainer in trainers:
             trainer.load(first)
             trainer.capture()
