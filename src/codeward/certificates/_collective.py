@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import block_array, csr_array, eye_array
 
 from codeward._errors import InputError
@@ -191,6 +190,8 @@ def _solve_collective(
     over binary x and :math:`b_{dt}`, and :math:`z, b_d \in [0, 1]`. Inputs that the pointwise bound already certifies
     at k are left out. The upper bound returned is the solver's dual bound, so a timeout costs sharpness, not soundness.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     breaker = subject.breaker
     begin = time.monotonic()
     if isinstance(breaker, RunOffBreaker):

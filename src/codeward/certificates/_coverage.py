@@ -6,15 +6,18 @@ Breaking an output in favour of a rival t takes users x with :math:`\sum_{i \in 
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from codeward._progress import Progress
 from codeward.certificates._breakers import BLOCK_CELLS, PluralityBreaker
 from codeward.codes import Code
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
 
 #: Solver bounds are rounded up to whole users after giving away this much.
 SLACK = 1e-6
@@ -154,6 +157,8 @@ def solve_users(
     Minimise :math:`\sum_j x_j` over binary x and :math:`z \in [0,1]^m` with :math:`z_i \le \sum_j H_{ij} x_j` and
     :math:`\sum_i w_i z_i \ge \mathrm{need}`.
     """
+    from scipy.optimize import LinearConstraint
+
     n, m = code.n_users, code.n_models
     dense = np.zeros((m + 2, n + m))
     dense[:m, :n], dense[:m, n:] = -code.matrix.astype(float), np.eye(m)
@@ -168,7 +173,7 @@ def solve_users(
 
 
 def find_fewest(
-    program: LinearConstraint,
+    program: "LinearConstraint",
     whole: NDArray[np.bool_],
     code: Code,
     least: int,
@@ -194,6 +199,8 @@ def find_fewest(
     proved : int
         No smaller set than this breaks; ``most + 1`` when no set of at most ``most`` users does.
     """
+    from scipy.optimize import Bounds, milp
+
     answer = milp(
         (np.arange(whole.size) < code.n_users).astype(float),
         integrality=whole.astype(np.int64),

@@ -6,7 +6,6 @@ from math import comb
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import beta
 
 from codeward._errors import InputError
 from codeward._progress import Progress
@@ -148,6 +147,8 @@ def certify_bagging(
     >>> certify_bagging([[1] * 100], n_users=100, bag_size=3, n_classes=2)
     array([16])
     """
+    from scipy.stats import beta  # as long to import as all else here
+
     counts, labels = _count_votes(votes, n_classes)
     if not 0 < alpha < 1 or bag_size < 1 or (not replacement and bag_size > n_users):
         raise InputError(f"bagging: alpha {alpha} is not in (0, 1) or bag size {bag_size} does not fit {n_users} users")

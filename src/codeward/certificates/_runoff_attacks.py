@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import LinearConstraint
 from scipy.sparse import csr_array, hstack, vstack
 
 from codeward._cores import share_rows
@@ -316,6 +315,8 @@ def solve_pair(
     :math:`p_i + q_i \le \sum_j H_{ij} x_j`, :math:`p_i + q_i \le 1`, and the leads of both rounds closed; answers as
     `find_fewest` does.
     """
+    from scipy.optimize import LinearConstraint
+
     if least > most:
         return None, most + 1
     n, m = code.n_users, code.n_models
