@@ -33,7 +33,9 @@ def test_the_card_speaks_and_draws(code_c, tmp_path, capsys):
     out = capsys.readouterr().out
     for words in ("sub-models", "row weight", "deterministic", "arbitrary", "margins", "██"):
         assert words in out
-    assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "c.svg").read_text().startswith("<svg xmlns")
+    assert main(["inspect", str(tmp_path / "none.csv"), "--plot", "c.png"]) == 2  # said before anything is read
+    assert "c.png: drawings are written as .svg" in capsys.readouterr().err
 
 
 def test_witnesses_are_printed_by_name(tmp_path, capsys):
