@@ -74,7 +74,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "tutorials",
     "filename_pattern": r"/plot_",
     "within_subsection_order": "FileNameSortKey",
-    "ignore_pattern": "image_users|tabular_users|served|__init__",
+    "ignore_pattern": "image_users|tabular_users|real_users|__init__",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,

@@ -20,9 +20,8 @@ would carry one man's numbers into models that never learn from him.
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
-from served import ask_served
+from real_users import ask_served, draw_certified
 
 import codeward
 from codeward.codes import partition_code
@@ -76,15 +75,7 @@ for n_groups in (10, 50, 200):
 #
 # Share of the answers that are judged rightly, and would be whatever so many men had told the survey.
 
-figure, axis = plt.subplots(figsize=(6, 3.4))
-for n_groups in right:
-    counts = [(right[n_groups] & (radius[n_groups] >= k)).mean() for k in range(61)]
-    axis.step(range(61), counts, where="post", label=f"{n_groups} groups")
-axis.set_xlabel("colluding men")
-axis.set_ylabel("right and certified")
-axis.set_ylim(0, 1)
-axis.legend()
-plt.show()
+draw_certified(right, radius, "colluding men")
 
 # %%
 # Attack
