@@ -21,7 +21,14 @@ from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_mod
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """One cell of a grid, there or to be made: the path and configuration that its run is planned with."""
+    """One cell of a grid, there or to be made: the path and configuration that its run is planned with.
+
+    Examples
+    --------
+    >>> from codeward.reproduction import plan_study
+    >>> plan_cells(plan_study("table1", codes=["g"], repeats=1), "no/such/folder")[0].is_there
+    False
+    """
 
     path: str
     config: RunConfig
