@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,7 @@ def train(
     lines = plan.describe()
     if not as_json:
         for line in lines:
-            print(f"- {line}", flush=True)
+            print(textwrap.fill(f"- {line}", 80, subsequent_indent="  ", break_long_words=False), flush=True)
     folder = RunFolder(output)
     moved = folder.move_aside() if force else None
     if moved is not None:
@@ -125,7 +126,7 @@ def train(
         print(json.dumps({"folder": str(output), "plan": lines, "trained": work["trained"], "card": card.to_json()}))
     else:
         done = f"{work['trained']} of {work['models']} sub-models trained" if made else "already there"
-        print(f"{done}; {output} holds config.yaml, code.json, card.json, card.html, records/, votes/, store/\n")
+        print(f"{done}; {output} holds\nconfig.yaml, code.json, card.json, card.html, records/, votes/, store/\n")
         print(card.to_text(80))
         print(f"next: codeward serve {output}")
     _check_floors(card, floors)
