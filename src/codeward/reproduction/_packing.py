@@ -45,6 +45,12 @@ def pack_setting(folder: str | os.PathLike[str], setting: str) -> tuple[PackedSe
     ------
     InputError
         When a file is not readable.
+
+    Examples
+    --------
+    >>> packed, left_out = pack_setting("no/such/folder", "mnist-iid")  # no runs: nothing happens
+    >>> packed.exists, left_out
+    (False, {})
     """
     unpack_setting(folder, setting)
     packed = PackedSetting(Path(folder, setting))
