@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -83,6 +84,62 @@ def test_no_attack_of_the_kept_comparisons_broke_a_certificate(file):
     assert all(figures["broken"]["count"] == 0 for figures in certified)
 
 
+def show_mean(shares, like):
+    """Mean share in percent, with as many places as another text has."""
+    return f"{100 * fmean(one['count'] / one['of'] for one in shares):.{len(like.strip('%').partition('.')[2])}f}"
+
+
+def read_table(head):
+    """Rows of the table of the docs that begins with a head, by defence."""
+    text = (CONFIGS.parent / "docs" / "comparison.md").read_text(encoding="utf-8")
+    _, _, *rows = (head + text.split(head)[1].split("\n\n")[0]).splitlines()
+    return {cells[0]: cells[1:] for cells in ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows)}
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return {file.name.removesuffix(".jsonl.gz"): ComparedRecords.load(file).records for file in KEPT}
+
+
+def test_alarms_and_names_of_the_docs_are_what_the_records_say(kept):
+    rows = read_table("| defence | detected, patch |")
+    assert len(rows) == 10
+    for title, (patch, own, label, everything, rightly, rightly_all, wrongly_all) in rows.items():
+        source = kept["digits-federated" if title.endswith("federated") else "digits"]
+        of = [record for record in source if record["title"] == title and record["attack"] != "none"]
+        for attack, cell in (("patch", patch), ("own-targets", own), ("adaptive-label", label), (None, everything)):
+            detected = [record["figures"]["detected"] for record in of if attack in (record["attack"], None)]
+            assert cell == (show_mean(detected, cell) + "%" if detected else ""), (title, attack)
+        for attack, what, cell in (
+            ("patch", "named_rightly", rightly), (None, "named_rightly", rightly_all),
+            (None, "named_wrongly", wrongly_all),
+        ):  # fmt: skip
+            named = [record["figures"][what] for record in of if attack in (record["attack"], None)]
+            nobody = "names nobody" if what == "named_rightly" else ""
+            assert cell == (f"{fmean(one['mean'] for one in named):.2f}" if all(named) else nobody), (title, what)
+
+
+def test_certificates_of_the_docs_are_what_the_records_say(kept):
+    rows = read_table("| defence | threat model |")
+    everything = [record for records in kept.values() for record in records]
+    total = 0
+    for title, (_, *shares, broken) in rows.items():
+        for dataset, cell in zip(("digits", "mnist", "cifar10"), shares, strict=True):
+            source = kept.get(dataset + "-federated" * title.endswith("federated"), ())
+            certified = [r["figures"]["certified"] for r in source if (r["title"], r["attack"]) == (title, "patch")]
+            assert cell == (show_mean(certified, cell) + "%" if certified else ""), (title, dataset)
+        figures = [record["figures"]["certified"] for record in everything if record["title"] == title]
+        counted = sum(certified["count"] for certified in figures if certified)
+        assert broken == f"0 of {counted:,}", title
+        total += counted
+    assert f"**No certificate broke**: 0 of {total:,}." in (CONFIGS.parent / "docs" / "comparison.md").read_text()
+
+
+def test_the_picture_of_the_docs_is_what_the_records_say(tmp_path):
+    write_comparison(CONFIGS.parent / "results" / "comparison" / "digits.jsonl.gz", tmp_path / "report.html")
+    assert (CONFIGS.parent / "docs" / "comparison.svg").read_bytes() == (tmp_path / "right-labels.svg").read_bytes()
+
+
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name)
 def test_the_tables_of_the_docs_are_what_the_records_say(file):
     found = ComparedRecords.load(file)
@@ -95,11 +152,15 @@ def test_the_tables_of_the_docs_are_what_the_records_say(file):
     assert {row[0] for row in rows} == set(titles)
     for row in rows:
         cells = dict(zip(head, row, strict=False))
+        of = [record for record in found.records if record["defence"] == titles[row[0]]]
+        assert cells["clean"] == show_mean([record["figures"]["clean"] for record in of], cells["clean"]), row[0]
+        if "trigger alone" in cells:
+            alone = [record["figures"]["triggered"] for record in of if record["attack"] == "none"]
+            assert cells["trigger alone"] == show_mean(alone, cells["trigger alone"]), row[0]
         shown = {attack: cells[attack].strip("* |") for attack in found.attacks if cells.get(attack, "").strip("| ")}
         for attack, cell in shown.items():
-            of = [record["figures"]["triggered"] for record in found.of(attack, titles[row[0]])]
-            mean = 100 * sum(one["count"] / one["of"] for one in of) / len(of)
-            assert cell == f"{mean:.{len(cell.partition('.')[2])}f}", (row[0], attack)
+            triggered = [record["figures"]["triggered"] for record in found.of(attack, titles[row[0]])]
+            assert cell == show_mean(triggered, cell), (row[0], attack)
         worst = min(map(float, shown.values()))
         assert {attack for attack in shown if "**" in cells[attack]} == {
             attack for attack, cell in shown.items() if float(cell) == worst

@@ -174,7 +174,7 @@ def draw_heatmap(table: Table) -> Drawing:
                 continue
             lost = 1 - cell.shade
             colour = f"rgb({255 - 80 * lost:.0f},{255 - 215 * lost:.0f},{255 - 225 * lost:.0f})"
-            x, ink = left + wide * place, "#fff" if lost > 0.55 else "#111"
+            x, ink = left + wide * place, "#fff" if lost > 0.75 else "#111"
             bold = ";font-weight:bold" if cell.mark == "good" else ""
             parts.append(f'<rect x="{x}" y="{y}" width="{wide - 2}" height="{high - 2}" fill="{colour}"></rect>')
             look = f'text-anchor="middle" style="fill:{ink} !important{bold}"'
@@ -255,7 +255,7 @@ def _right_labels(found: ComparedRecords) -> Table:
             if attack != "none"
         ]
         cells = [shaded_cell(figures) if figures else TableEntry("") for figures in triggered]
-        clean = share_cell(
+        clean = shaded_cell(
             [record["figures"]["clean"] for attack in found.attacks for record in found.of(attack, defence)]
         )
         shades = [cell.shade for cell in cells if cell.shade is not None]
