@@ -162,7 +162,7 @@ def test_the_commands_make_the_pooled_heads(tmp_path, samples, plan, pooled, cap
 def test_a_round_is_served_reported_and_revoked_by_subtraction(tmp_path, samples, plan, pooled, capsys):
     from codeward.estimators import load_sub_models
     from codeward.runs import Card, Cell, RunFolder
-    from codeward.serve import open_run
+    from codeward.serve import Incident, Ledger, open_run
 
     users, test = samples
     server = OneRound(plan)
@@ -196,7 +196,12 @@ def test_a_round_is_served_reported_and_revoked_by_subtraction(tmp_path, samples
     for user in (0, 2):
         alone.accept(user, tell(plan, users[user]))
     assert find(f"{made}-2").weights.tobytes() == alone.fit().weights.tobytes()
+    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
+        chances, n_models = (0.5, 0.4, 0.0, 0.1), plan.code.n_models
+        ledger.record(Incident((1,) * n_models, 0.9, 1, 1, (), chances, "0" * 64, plan.code.digest, served.cell.id))
     capsys.readouterr()
+    assert main(["ledger", "show", "1", "--run", made]) == 0
+    assert "ann 50.0%, bob 40.0%, dora 10.0%" in capsys.readouterr().out
     np.savez(tmp_path / "test.npz", X=show(test)[::-1] / 2, y=test.labels)
     assert main(["revoke", made, "ann", "--yes", "--quiet", "-o", f"{made}-3"]) == 2
     assert "are not those it was measured on; restore them" in capsys.readouterr().err

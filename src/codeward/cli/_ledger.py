@@ -15,7 +15,7 @@ from codeward._figures import show_percent
 
 if TYPE_CHECKING:
     from codeward.runs import Cell
-    from codeward.serve import Ledger
+    from codeward.serve import Incident, Ledger
 
 ledger_app = typer.Typer(
     help="List, show, export and verify the incidents of a guarded endpoint.", no_args_is_help=True
@@ -98,11 +98,9 @@ def show(
             if as_json:
                 print(json.dumps(content))
                 return
-            users = incident.name_users(range(len(incident.user_probability)))
-            told = [
-                (name, chance) for name, chance in zip(users, incident.user_probability, strict=True) if chance >= 0.01
-            ]
-            content["user_probability"] = [f"{name} {show_percent(chance)}" for name, chance in told]
+            users = _name_columns(incident, run)
+            told = zip(users, incident.user_probability, strict=True)
+            content["user_probability"] = [f"{name} {show_percent(chance)}" for name, chance in told if chance >= 0.01]
             content["suspect_sets"] = [" + ".join(map(str, one)) for one in content["suspect_sets"]]
             for name, value in content.items():
                 apart = " or " if name == "suspect_sets" else ", " if name in ("suspects", "user_probability") else " "
@@ -198,6 +196,17 @@ def _read_time(text: str | None) -> datetime | None:
     except ValueError as error:
         raise InputError(f"--since {text}: expected a date or time such as 2026-05-01 or 2026-05-01T12:00Z") from error
     return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _name_columns(incident: "Incident", run: Path | None) -> list[int | str]:
+    """Return what the columns of an incident's code are called: a ledger names suspects alone, the run all users."""
+    from codeward.runs import list_cells
+
+    for cell in list_cells(run) if run else []:
+        if (cell.id, cell.code.digest) == (incident.run, incident.code_digest):
+            return [cell.code.user_name(column) for column in range(cell.code.n_users)]
+    names = incident.name_users(range(len(incident.user_probability)))
+    return [name if isinstance(name, str) or not incident.users else f"column {name}" for name in names]
 
 
 def _find_cells(ledger: "Ledger", run: Path) -> "list[Cell]":
