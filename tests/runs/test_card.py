@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import numpy as np
@@ -50,6 +51,35 @@ def test_a_card_says_what_decoder_and_certificates_say(cell):
     assert card.digests["code"] == cell.code.digest
     assert card.digests["data"] == "ab" * 32
     assert list(card.assumed) == ["validation", "classes", "encoders"]
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """Default code and decoder, fitted on votes that users handed in."""
+    place = RunFolder(tmp_path_factory.mktemp("run") / "fitted")
+    code, rng = place.open(RunConfig(code={"name": "btc2412"}, attack={"attackers": [0]})), np.random.default_rng(0)
+
+    def vote(n_inputs):
+        labels = rng.integers(0, 2, n_inputs)
+        return VoteSet(
+            np.where(rng.random((n_inputs, code.n_models)) < 0.05, 1 - labels[:, None], labels[:, None]), labels
+        )
+
+    about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
+    return Cell(place, 0, 0).save_votes({"validation": vote(200), "clean": vote(30)}, about)
+
+
+@pytest.mark.slow
+def test_what_votes_alone_determine_is_certified_for_a_fitted_decoder_and_true(fitted):
+    card, clean, decoder = make_card(fitted, ASSUMED), fitted.clean, fitted.decoder()
+    (curve,) = [curve for curve in card.certified if curve.threat == "deterministic"]
+    assert curve.decoder == "calibrated"
+    kept = decoder.predict(clean.votes) == clean.labels
+    for k in (0, 1, 2):
+        attacks = itertools.product(itertools.combinations(range(12), k), (0, 1))
+        for users, target in attacks:
+            kept &= decoder.predict(np.where(fitted.code.pattern(users), target, clean.votes)) == clean.labels
+        assert 20 <= curve.shares[k]["count"] <= kept.sum()
 
 
 def test_a_card_survives_its_file(cell, tmp_path):

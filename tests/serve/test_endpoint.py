@@ -10,7 +10,7 @@ from PIL import Image
 
 from codeward.certificates import certify
 from codeward.data import render
-from codeward.decoding import load_votes
+from codeward.decoding import NearestDecoder, PluralityDecoder, load_votes
 from codeward.estimators import load_sub_models
 from codeward.experiments import Experiment
 from codeward.runs import RunFolder, find_cell
@@ -106,6 +106,24 @@ def test_an_unflagged_input_accuses_nobody_and_its_certificate_is_certifys(clien
         )
         assert answer["certificate"]["radius"] == certificates.radius[0]
         assert answer["label"] == certificates.labels[0]
+
+
+def test_a_fitted_decoder_is_certified_as_far_as_the_votes_determine_its_answer(opened):
+    from codeward.serve._guard import Guard
+
+    class Fitted(PluralityDecoder):
+        nearest_ = NearestDecoder(opened.guard.code, 1, 0, 10)
+
+    old = opened.guard
+    guard = Guard(old.models, old.code, Fitted(old.code, 10), old.inspection, 0.5)
+    unsure = [0] * (old.code.n_models - 2) + [1, 2]
+    sure, none = (json.loads(text) for text in guard._certify([(3,) * old.code.n_models, tuple(unsure)]))
+    assert (sure["radius"], sure["exact"], sure["threat"]) == (1, False, "deterministic")
+    assert none["radius"] == 0
+    assert "do not determine the label" in none["text"]
+    assert Guard(old.models, old.code, Fitted(old.code, 10), old.inspection, 0.5, threat="arbitrary")._certify(
+        [(3,)]
+    ) == ["null"]
 
 
 def test_what_is_remembered_is_bounded_and_equals_what_is_found_anew(opened, monkeypatch):

@@ -5,7 +5,7 @@ import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from codeward.certificates import (
     is_agreement_affordable,
 )
 from codeward.codes import count_attacker_sets, inspect
-from codeward.decoding import ConsensusDecoder, Decoder
+from codeward.decoding import ConsensusDecoder, Decoder, NearestDecoder
 from codeward.runs._cell import Cell
 from codeward.runs._listing import observe
 from codeward.runs._records import check_keys, describe_machine, share
@@ -263,7 +263,7 @@ def make_card(
         share(int((decoded.labels == clean.labels).sum()), total),
         share(int(decoded.alarms(decoder.threshold).sum()), total),
         state_guarantees(inspection, kept),
-        tuple(_certify(cell, inspection.correct_arbitrary)) if certifiable else (),
+        tuple(_certify(cell, decoder, inspection.correct_arbitrary)) if certifiable else (),
         {key: assumed[key] for key in dict.fromkeys((*ASSUMED, *assumed)) if key in assumed},
         known,
         describe_machine("cpu")["versions"],
@@ -295,14 +295,22 @@ def certify_kept(cell: Cell, decoder: Decoder) -> Agreement | None:
     return certify_agreement(cell.code, decoder, cell.n_classes, max_attackers=most)
 
 
-def _certify(cell: Cell, k: int) -> list[CardCurve]:
-    """Certify clean votes under *arbitrary*, which includes every other attack: plurality, and consensus for k."""
+def _certify(cell: Cell, decoder: Decoder, k: int) -> list[CardCurve]:
+    """Certify clean votes: plurality, and consensus for k, under *arbitrary*, which includes every other attack.
+
+    Under *deterministic* also the decoder in use, as far as the votes alone determine its answer (Proposition 43 of
+    docs/theory.md): nothing is fitted there, so that it holds whoever handed in the validation inputs.
+    """
     votes, labels, code = cell.clean.votes, cell.clean.labels, cell.code
     found = [certified_accuracy(certify(votes, code, threat="arbitrary", time_limit=_SOLVER_SECONDS), labels)]
     if k and count_attacker_sets(code.n_users, min(k + 1, code.n_users)) * len(votes) <= _AFFORDABLE:
         # One past k: there the curve still says exactly what is certified, and it is where it should fall.
         held = certify(votes, code, threat="arbitrary", decoder=ConsensusDecoder(code, k), max_attackers=k + 1)
         found.append(certified_accuracy(held, labels))
+    nearest: NearestDecoder | None = getattr(decoder, "nearest_", None)
+    if cell.threat == "deterministic" and nearest is not None:
+        held = certify(votes, code, threat="deterministic", decoder=nearest, max_attackers=nearest.n_attackers)
+        found.append(replace(certified_accuracy(held, labels), decoder=cell.decoding.name))
     return [_as_curve(curve) for curve in found]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward.certificates import Agreement, Certificates, Threat, certify, certify_agreement
 from codeward.codes import Code, Inspection, count_attacker_sets
-from codeward.decoding import BayesDecoder, Decoded, Decoder
+from codeward.decoding import BayesDecoder, Decoded, Decoder, NearestDecoder
 from codeward.training import BatchedEnsemble, SubModels, vote
 
 Votes = tuple[int, ...]
@@ -92,10 +92,16 @@ class Guard:
         self.models, self.code, self.decoder, self.inspection = models, code, decoder, inspection
         self.class_names = tuple(class_names) if class_names else None
         self.certified_attackers = 0
-        if certifiable and threat == "deterministic" and isinstance(decoder, BayesDecoder):
-            self.certified_attackers = _affordable_attackers(decoder, inspection)
+        # A fitted decoder is proved as far as the votes alone determine its answer (Proposition 43 of docs/theory.md).
+        nearest: NearestDecoder | None = getattr(decoder, "nearest_", None)
+        self._proved: Decoder = decoder if nearest is None else nearest
+        if certifiable and threat == "deterministic":
+            if isinstance(decoder, BayesDecoder):
+                self.certified_attackers = _affordable_attackers(decoder, inspection)
+            elif nearest is not None:
+                self.certified_attackers = _affordable(code, nearest.n_attackers, models.n_classes)
         kept = None
-        if self.certified_attackers and inspection.correct and models.n_classes > 1:
+        if self._proved is decoder and self.certified_attackers and inspection.correct and models.n_classes > 1:
             most = min(self.certified_attackers, inspection.correct)
             kept = certify_agreement(code, decoder, models.n_classes, max_attackers=most)
         self.guarantee = state_guarantee(inspection, threat, kept)
@@ -164,14 +170,14 @@ class Guard:
             np.array(votes, dtype=np.int64),
             self.code,
             threat="deterministic",
-            decoder=self.decoder,
+            decoder=self._proved,
             max_attackers=self.certified_attackers,
         )
         return [
             json.dumps(
                 {
                     "radius": int(certificates.radius[place]),
-                    "exact": bool(certificates.exact[place]),
+                    "exact": bool(certificates.exact[place]) and self._proved is self.decoder,
                     "threat": certificates.threat,
                     "decoder": certificates.decoder,
                     "text": self._explain(certificates, place),
@@ -190,6 +196,8 @@ class Guard:
                 f"If nobody tampered with these votes, no attack by {_count(radius, 'user')}{fewer} would change this "
                 f"label.{more}"
             )
+        if self._proved is not self.decoder:
+            return "Nothing is certified: these votes alone do not determine the label under every attack by one user."
         if witness is None:
             return f"Nothing is certified: {certificates.reason(place)}."
         names = ", ".join(map(self.code.user_name, witness.attackers))
@@ -276,12 +284,12 @@ def _state_arbitrary(inspection: Inspection) -> dict[str, Any]:
 def _affordable_attackers(decoder: BayesDecoder, inspection: Inspection) -> int:
     """Return the largest k worth certifying: up to the k the decoder expects, within `CERTIFICATE_WORK`; 0 for none."""
     most = min(len(decoder.attackers_prior) - 1, max(1, inspection.detect))
-    fits = [
-        k
-        for k in range(1, most + 1)
-        if count_attacker_sets(decoder.code.n_users, k) * decoder.n_classes <= CERTIFICATE_WORK
-    ]
-    return max(fits, default=0) if decoder.is_exact else 0
+    return _affordable(decoder.code, most, decoder.n_classes) if decoder.is_exact else 0
+
+
+def _affordable(code: Code, most: int, n_classes: int) -> int:
+    fits = [k for k in range(1, most + 1) if count_attacker_sets(code.n_users, k) * n_classes <= CERTIFICATE_WORK]
+    return max(fits, default=0)
 
 
 def _attackers(k: int) -> str:

@@ -189,7 +189,9 @@ def make_examiner(cell: Cell, expect: int | None = None, decoder: Decoder | None
 
 def _is_certifiable(card: Card | None) -> bool:
     """Whether something may be certified of the decoder: not where the card of the folder leaves it out."""
-    return card is None or any(said.property == "undo" for said in card.guarantees)
+    if card is None or any(said.property == "undo" for said in card.guarantees):
+        return True
+    return any(curve.threat == "deterministic" for curve in card.certified)
 
 
 def _hang_gallery(cell: Cell, guard: Guard) -> tuple[dict[str, Any], ...]:
