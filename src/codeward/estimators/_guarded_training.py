@@ -238,7 +238,9 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     if data.schema.origin == "trusted":
         classes = "those of the trusted samples"
     kinds = {"declared": "declared", "trusted": "from trusted samples"}.get(data.schema.origin)
-    kinds = kinds or f"read off the users' data by majority; {data.firm or 0} users cannot change it"
+    if kinds is None and data.firm is None:
+        kinds = "as the format has them; nothing is read off the users' data"
+    kinds = kinds or f"read off the users' data by majority; {data.firm} users cannot change it"
     trusted = f"trusted: {len(roles.validation)} samples of the operator fit confusion and threshold"
     own = (
         f"the users' own: {len(cell.validation.votes)} held-out samples fit confusion, decoder and threshold; the "
