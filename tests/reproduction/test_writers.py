@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from codeward import InputError
-from codeward.codes import named_code
+from codeward.certificates import certify
+from codeward.codes import named_code, partition_code, shifted_hash_code
+from codeward.decoding import ConsensusDecoder, NearestDecoder
 from codeward.reproduction import (
     WriterData,
     attack_writers,
@@ -16,7 +18,7 @@ from codeward.reproduction import (
     study_writers,
     tabulate_writers,
 )
-from codeward.reproduction._writers import certify_decoders
+from codeward.reproduction._writer_certificates import certify_decoders, count_consensus
 
 RESULTS = Path(__file__).parents[2] / "results" / "writers"
 
@@ -50,13 +52,40 @@ def test_own_decoders_are_certified_where_the_code_holds():
     votes = np.tile(labels[:, None], code.n_models)
     votes[0] = (votes[0] + np.arange(code.n_models) % 2) % 10  # half of the models err: nothing holds there
     quiet = np.arange(400) // 10 % 2 == 1
-    consensus, bayes = certify_decoders(code, votes, labels, quiet, np.flatnonzero(~quiet))
+    consensus, one, two, bayes = certify_decoders(code, votes, labels, quiet)
     assert (consensus["threat"], consensus["inputs"], consensus["certified"]) == ("arbitrary", 400, [399, 399])
-    assert (bayes["threat"], bayes["inputs"], bayes["certified"][1]) == ("deterministic", 200, 199)
+    assert {one["threat"], two["threat"], bayes["threat"]} == {"deterministic"}
+    assert (one["certified"][1:], two["certified"][1:]) == ([399], [399, 399])
+    assert (bayes["inputs"], bayes["certified"][1]) == (200, 199)
     none = {"rightly": 0, "wrongly": 0, "alarms": 0}
     clean = {"inputs": 1, "plurality_right": 1, "right": 1, "alarms": 0, "named": none, "pooled": none}
     attack = {"name": "c", "false_alarms": clean, "cells": {}, "certified": [consensus, bayes]}
-    assert "| arbitrary | 400 | 99.8 | 99.8 |" in tabulate_writers([], [attack])
+    assert "| arbitrary | 400 | 399 | 399 | - |" in tabulate_writers([], [attack])
+
+
+def err(code, n_inputs=60):
+    """Votes on class 0 of which more and more are wrong."""
+    rng = np.random.default_rng(0)
+    wrong = rng.random((n_inputs, code.n_models)) < np.linspace(0, 0.5, n_inputs)[:, None]
+    return np.where(wrong, rng.integers(1, 3, wrong.shape), 0), np.zeros(n_inputs, dtype=np.int64)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_what_is_counted_is_certified_by_the_search_too(k):
+    shifted = shifted_hash_code(8, 2, np.random.default_rng(0), 16)
+    for code in (partition_code(9, 9), shifted):
+        votes, labels = err(code)
+        told = count_consensus(code, votes, labels, (k,))[str(k)]
+        held = certify(votes, code, decoder=ConsensusDecoder(code, k, told["errors"], 3), max_attackers=k)
+        within = (votes != 0).sum(axis=1) <= told["errors"]
+        assert told["count"] == within.sum() > 0
+        assert ((held.labels == 0) & (held.radius >= k))[within].all()
+    code = named_code("c")
+    votes, labels = err(code)
+    own = certify_decoders(code, votes, labels, np.arange(60) % 2 == 1)[k]
+    errors = int(own["decoder"].rsplit(" ", 1)[1])
+    found = certify(votes, code, threat="deterministic", decoder=NearestDecoder(code, k, errors, 10), max_attackers=k)
+    assert 0 < own["certified"][k] <= ((found.labels == 0) & (found.radius >= k)).sum()
 
 
 def test_records_of_the_results_agree_with_themselves():

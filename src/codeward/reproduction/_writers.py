@@ -19,18 +19,17 @@ from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.attacks import AttackGroup, draw_groups, poison, trigger_inputs
 from codeward.certificates import certify, certify_dpa
-from codeward.codes import Code, inspect, partition_code, shifted_hash_code
+from codeward.codes import Code, partition_code, shifted_hash_code
 from codeward.data import Samples, load_dataset, render
 from codeward.decoding import (
     Assumptions,
-    ConsensusDecoder,
     PluralityDecoder,
     VoteSet,
-    estimate_confusion,
     make_decoder,
     tracking_score,
 )
 from codeward.reproduction._sample_tables import draw_curves
+from codeward.reproduction._writer_certificates import certify_decoders, count_consensus
 from codeward.runs import read_record_folder
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ SHIFTED = (50, 2)
 CONSORTIA, CONSORTIUM_GROUPS = {"staff": 289, "student": 250}, 50
 #: Colluding writers that tables show, and writers who plant a trigger in the experiment.
 SHOWN, ATTACKS = (1, 5, 10, 20, 50, 100, 130, 200), (1, 2, 3, 10)
+#: Colluding writers against whom consensus is compared with plurality.
+COMPARED = (1, 5, 10, 50, 100)
 #: Inputs that the tracking decoder looks at.
 _LOOKED_AT = 1000
 
@@ -193,7 +194,7 @@ def study_writers(
     """
     file, bar = folder / f"{name}.json", progress or silent()
     known = read_record_folder(folder).get(file.name)
-    if known is not None:
+    if known is not None and "consensus" in known:
         return dict(known)
     start, used = time.monotonic(), time.process_time()
     heads = data.keep(name).fit(code, bar)
@@ -221,6 +222,7 @@ def study_writers(
         "threat": "arbitrary",
         "decoder": "plurality",
         "exact": exact,
+        "consensus": count_consensus(code, votes, labels, COMPARED),
         "staff_and_students": _split_kinds(data.test_names, right),
         "backbone": {"name": data.backbone.name, "digest": data.backbone.digest, "trust": data.backbone.trust},
         "ridge": RIDGE,
@@ -262,7 +264,7 @@ def attack_writers(
     decoder = make_decoder("calibrated", code, known, Assumptions.uniform(2), n_classes=10)
     looked = np.flatnonzero(~quiet)[:_LOOKED_AT]
     record["false_alarms"] = _count_verdicts(decoder, votes[looked], labels[looked], ())
-    record["certified"] = certify_decoders(code, votes, labels, quiet, looked)
+    record["certified"] = certify_decoders(code, votes, labels, quiet)
     write_text_atomic(file, json.dumps(record, indent=1) + "\n")
     for size in missing:
         group = draw_groups(code.n_users, size, 1, (1, 28, 28), 10, np.random.default_rng(1), fraction=1.0)[0]
@@ -283,36 +285,6 @@ def attack_writers(
         write_text_atomic(file, json.dumps(record, indent=1) + "\n")
         bar.advance()
     return record
-
-
-def certify_decoders(
-    code: Code, votes: NDArray[np.int64], labels: NDArray[np.int64], quiet: NDArray[np.bool_], looked: NDArray[np.int64]
-) -> list[dict[str, Any]]:
-    """Certify what a tracking code's own decoders say, against the k for which it takes seconds an input.
-
-    Consensus, with as many wrong votes as the code's margin allows, under *arbitrary* (Proposition 21 of
-    docs/theory.md), on all inputs; the paper's decoder under *deterministic* (Proposition 22), on those looked at, with
-    confusion matrices of the quiet writers' images.
-    """
-    found = []
-    margin = inspect(code, 1).margin_arbitrary[0]
-    if margin:
-        errors = (margin - 1) // 2
-        held = certify(votes, code, threat="arbitrary", decoder=ConsensusDecoder(code, 1, errors, 10), max_attackers=1)
-        found.append((f"consensus, {errors} wrong votes", "arbitrary", held, labels))
-    confusion = estimate_confusion(votes[quiet], labels[quiet], 10)
-    paper = make_decoder("bayes", code, confusion, Assumptions.uniform(2), n_classes=10)
-    held = certify(votes[looked], code, threat="deterministic", decoder=paper, max_attackers=1)
-    found.append(("Bayes, up to 2 attackers", "deterministic", held, labels[looked]))
-    return [
-        {
-            "decoder": decoder,
-            "threat": threat,
-            "inputs": len(truth),
-            "certified": [int(((held.labels == truth) & (held.radius >= k)).sum()) for k in (0, 1)],
-        }
-        for decoder, threat, held, truth in found
-    ]
 
 
 def _count_verdicts(
@@ -353,6 +325,16 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
         row = [record["name"], str(record["models"]), show_percent(record["utilization"])]
         row += [f"{100 * single['count'] / single['of']:.1f}", *(f"{100 * count / of:.1f}" for count in shares)]
         lines.append("| " + " | ".join(row) + " |")
+    lines += ["", "| plurality / consensus | inputs | " + " | ".join(map(str, COMPARED)) + " |"]
+    lines += ["|---|" + "---|" * (1 + len(COMPARED))]
+    for record in records:
+        curve, counted = record["certified"], record.get("consensus")
+        if counted is None:
+            continue
+        votes = [curve[k] if k < len(curve) else 0 for k in COMPARED]
+        kept = [counted.get(str(k), {"count": 0})["count"] for k in COMPARED]
+        row = [f"{vote:,} / {count:,}" for vote, count in zip(votes, kept, strict=True)]
+        lines.append("| " + " | ".join([record["name"], f"{record['inputs']:,}", *row]) + " |")
     for record in attacks:
         lines += ["", f"Code {record['name']}:", ""]
         heads = ["writers", "models hit", "trigger works in hit models", "plain vote right", "decoder right", "alarms",
@@ -372,11 +354,11 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
         if kept:
             lines += [
                 "",
-                "| its decoders | threat model | inputs | right | certified: 1 writer |",
-                "|---|---|---|---|---|",
+                "| its decoders | threat model | inputs | right | certified: 1 writer | 2 writers |",
+                "|---|---|---|---|---|---|",
             ]
         for own in kept:
-            shares = [f"{100 * count / own['inputs']:.1f}" for count in own["certified"]]
+            shares = [f"{count:,}" for count in own["certified"]] + ["-"] * (3 - len(own["certified"]))
             lines.append(f"| {own['decoder']} | {own['threat']} | {own['inputs']:,} | {' | '.join(shares)} |")
     return "\n".join(lines) + "\n"
 
