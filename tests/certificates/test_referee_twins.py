@@ -229,7 +229,7 @@ def test_patterns_are_searched_where_they_are_asked_for(monkeypatch):
 
 @pytest.mark.parametrize("dual", [None, np.nan, -1e9])
 def test_a_solver_that_says_nothing_leaves_the_pointwise_sum(monkeypatch, dual):
-    monkeypatch.setattr(_collective, "milp", lambda *_, **__: SimpleNamespace(x=None, mip_dual_bound=dual))
+    monkeypatch.setattr("scipy.optimize.milp", lambda *_, **__: SimpleNamespace(x=None, mip_dual_bound=dual))
     votes = np.array([[0, 0, 0, 1, 1], [0, 0, 1, 1, 1], [2, 2, 2, 2, 2]])
     found = certify_collective(votes, ALONE, 1, method="milp")
     assert (found.changed, found.pointwise, found.attackers, found.exact) == (2, 2, (), False)

@@ -56,7 +56,7 @@ def plan_collected(test: UserData, code: Code, heads: Any, told: TrainSection, s
         dataset=title,
         users=code.n_users,
         attack=AttackSection(attackers=(0,)),
-        decoder=DecoderSection(name="bayes"),
+        decoder=DecoderSection(name="bayes", max_attackers=min(DecoderSection().max_attackers, code.n_users)),
         train=told,
     )
     k = max(1, inspect(code).correct)

@@ -173,8 +173,9 @@ class OneRoundPlan:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "OneRoundPlan":
         """Read a plan; something else is refused."""
+        told = read_json(path)
         try:
-            return cls.from_json(read_json(path))
+            return cls.from_json(told)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: not a plan of one round: {' '.join(str(error).split())[:120]}") from error
 

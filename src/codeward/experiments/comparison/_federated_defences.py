@@ -338,7 +338,7 @@ def frame_others(code: Code, attackers: Sequence[int]) -> NDArray[np.bool_]:
     >>> from codeward.codes import named_code
     >>> planted = frame_others(named_code("btc2412"), (0, 1))
     >>> int(planted.sum()), bool((planted & ~named_code("btc2412").pattern((0, 1))).any())
-    (6, False)
+    (4, False)
     """
     hit = code.pattern(attackers)
     others = sorted(set(range(code.n_users)) - set(attackers))
