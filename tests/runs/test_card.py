@@ -12,6 +12,7 @@ from codeward.decoding import VoteSet
 from codeward.report import build_card
 from codeward.runs import (
     Card,
+    CardCurve,
     Cell,
     RunConfig,
     RunFolder,
@@ -80,6 +81,17 @@ def test_what_votes_alone_determine_is_certified_for_a_fitted_decoder_and_true(f
         for users, target in attacks:
             kept &= decoder.predict(np.where(fitted.code.pattern(users), target, clean.votes)) == clean.labels
         assert 20 <= curve.shares[k]["count"] <= kept.sum()
+
+
+def test_the_page_says_under_which_threat_its_best_figure_holds():
+    def tell(*curves):
+        return build_card(Card("t", {}, {"count": 9, "of": 10}, None, (), curves, {}, {}, {}))
+
+    plain = CardCurve("plurality", "arbitrary", ({"count": 9, "of": 10}, {"count": 7, "of": 10}))
+    sure = CardCurve("calibrated", "deterministic", ({"count": 8, "of": 10}, {"count": 8, "of": 10}))
+    tied = CardCurve("calibrated", "deterministic", ({"count": 8, "of": 10}, {"count": 7, "of": 10}))
+    assert "right whatever one target any 1 user plants" in tell(plain, sure)
+    assert "right whatever any 1 user does" in tell(tied, plain)
 
 
 def test_a_card_survives_its_file(cell, tmp_path):

@@ -49,7 +49,7 @@ def train(
     parts: int = typer.Option(50, "--parts", help="Without users: parts that samples are hashed into."),
     false_alarms: float = typer.Option(0.05, "--false-alarms", help="Share of clean inputs that may raise an alarm."),
     fail_under: list[str] = typer.Option(
-        [], "--fail-under", help="k=1:0.80: exit 1 if less than 80% is certified at k = 1; repeatable."
+        [], "--fail-under", help="k=1:0.80: exit 1 if no curve of the card has 80% at k = 1; repeatable."
     ),
     seed: int = typer.Option(0, "--seed"),
     force: bool = typer.Option(False, "--force", help="Move a folder with another run aside (to FOLDER.1, ...)."),

@@ -30,10 +30,14 @@ def build_card(card: Card) -> str:
     if card.false_alarms is not None:
         tiles.append(("false alarms, the same inputs", *show_count(card.false_alarms).rstrip(")").split(" (", 1)))
     for k in (1, 2):
-        best = max((curve for curve in card.certified if k < len(curve.shares)), key=lambda c: c.at(k), default=None)
+        long = [curve for curve in card.certified if k < len(curve.shares)]
+        best = max(long, key=lambda curve: (curve.at(k), curve.threat == "arbitrary"), default=None)
         if best is not None:
-            of = show_count(best.shares[k]).rstrip(")").split(" (", 1)
-            tiles.append((f"right whatever any {count_words(k, 'user')} do{'es' * (k == 1)}", *of))
+            who = f"any {count_words(k, 'user')}"
+            does = f"right whatever {who} do{'es' * (k == 1)}"
+            if best.threat == "deterministic":
+                does = f"right whatever one target {who} plant{'s' * (k == 1)}"
+            tiles.append((does, *show_count(best.shares[k]).rstrip(")").split(" (", 1)))
     return write_page(
         "card.html",
         title=card.title,
