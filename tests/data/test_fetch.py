@@ -93,7 +93,7 @@ def files_in(folder):
 @pytest.mark.parametrize("progress", [False, True])
 def test_a_fetched_set_is_verified_and_loads(tmp_path, mirror, clothes, progress):
     assert check_dataset("clothes", tmp_path) == "missing"
-    folder = fetch_dataset("clothes", tmp_path, show_progress=progress)
+    folder = fetch_dataset("clothes", tmp_path, progress=progress)
     assert folder == tmp_path / "clothes"
     assert files_in(folder) == sorted(mirror.files)
     assert check_dataset("clothes", tmp_path) == "ok"

@@ -44,7 +44,7 @@ def fetch(
     """
     from codeward.data import fetch_dataset
 
-    folders = {name: str(fetch_dataset(name, data_dir, url, show_progress=not as_json)) for name in _pick(names)}
+    folders = {name: str(fetch_dataset(name, data_dir, url, progress=not as_json)) for name in _pick(names)}
     if "digits" in folders:
         folders["digits"] = "(embedded)"
     if as_json:

@@ -54,7 +54,7 @@ def simulate(
     folder = output or Path("runs") / f"federated-{resolved.digest[:8]}"
     records: list[dict[str, Any]] = []
     try:
-        for record in run_federated(resolved, folder, engine.value, show_progress=not quiet and not as_json):
+        for record in run_federated(resolved, folder, engine.value, progress=not quiet and not as_json):
             records.append(record)
             if not as_json:
                 print(_line(record), flush=True)

@@ -219,7 +219,7 @@ def find_entry(name: str) -> CatalogEntry:
 
 
 def fetch_dataset(
-    name: str, data_dir: str | os.PathLike[str] | None = None, base_url: str | None = None, show_progress: bool = False
+    name: str, data_dir: str | os.PathLike[str] | None = None, base_url: str | None = None, progress: bool = False
 ) -> Path:
     """Download a data set with pooch, verify it, and return its folder.
 
@@ -233,7 +233,7 @@ def fetch_dataset(
     data_dir : path-like, optional
     base_url : str, optional
         A mirror; else ``CODEWARD_MIRROR``, else the data set's home.
-    show_progress : bool
+    progress : bool
         Show a bar per file.
 
     Examples
@@ -245,10 +245,10 @@ def fetch_dataset(
     folder = find_data_dir(data_dir) / entry.folder
     if not entry.downloads:
         return folder
-    return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, show_progress)
+    return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, progress)
 
 
-def fetch_files(entry: CatalogEntry, folder: Path, home: str, show_progress: bool = False) -> Path:
+def fetch_files(entry: CatalogEntry, folder: Path, home: str, progress: bool = False) -> Path:
     """Bring the files of one entry from ``home`` into ``folder`` (see `fetch_dataset`)."""
     files = entry.train + entry.test
     missing = [file for file in files if not _is_whole(folder, file)]
@@ -261,7 +261,7 @@ def fetch_files(entry: CatalogEntry, folder: Path, home: str, show_progress: boo
                 continue
             with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
                 url = home.rstrip("/") + "/" + download.name
-                packed = _download(url, download.md5, Path(scratch), show_progress)
+                packed = _download(url, download.md5, Path(scratch), progress)
                 if archive:
                     _unpack(packed, wanted, folder, url)
                 else:
@@ -320,13 +320,13 @@ def _unpack(packed: Path, wanted: list[DataFile], folder: Path, url: str) -> Non
         raise InputError(f"{url}: not the expected archive ({error})") from error
 
 
-def _download(url: str, md5: str, scratch: Path, show_progress: bool) -> Path:
+def _download(url: str, md5: str, scratch: Path, progress: bool) -> Path:
     import logging
 
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)
-    with _open_bar(url.rsplit("/", 1)[1], show_progress) as bar:
+    with _open_bar(url.rsplit("/", 1)[1], progress) as bar:
         fetch = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
         try:
             kept = pooch.retrieve(
@@ -366,6 +366,6 @@ class _Bar:
 
 
 @contextlib.contextmanager
-def _open_bar(name: str, show_progress: bool) -> Iterator[_Bar | bool]:
+def _open_bar(name: str, progress: bool) -> Iterator[_Bar | bool]:
     with contextlib.ExitStack() as stack:
-        yield _Bar(name, stack) if show_progress else False
+        yield _Bar(name, stack) if progress else False

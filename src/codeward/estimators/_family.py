@@ -43,7 +43,7 @@ def train_family(
 
         assert model.settings is not None
         users = [data.take(own).samples for own in roles.training]
-        return train_ensemble(users, plans, model.settings, plan.config.seed, store, show_progress=progress)
+        return train_ensemble(users, plans, model.settings, plan.config.seed, store, progress=progress)
     with show_progress("training", len(plans), quiet=not progress) as bar:
         return train_tables(data, roles, model, plans, store, bar, n_jobs)
 

@@ -63,7 +63,7 @@ _NOT_COMPARED = ("epochs", "precision", "mean", "std")
 
 
 def run_federated(
-    config: FederatedConfig, folder: str | os.PathLike[str], engine: Engine = "flower", show_progress: bool = False
+    config: FederatedConfig, folder: str | os.PathLike[str], engine: Engine = "flower", progress: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Run every cell of a federated configuration, yielding its record; cells whose record is there are not run.
 
@@ -78,7 +78,7 @@ def run_federated(
         The run folder, of the same kind as `run_experiment` makes; while cells train, with ``training`` inside.
     engine : {"flower", "reference"}
         Both give the same bytes; ``flower`` goes through Flower's simulation runtime, one node a user.
-    show_progress : bool
+    progress : bool
         Show rounds on stderr.
     """
     place = RunFolder(Path(folder))
@@ -91,7 +91,7 @@ def run_federated(
         cells = {size: Cell(place, repeat, size) for size in config.attack.attackers}
         missing = [size for size, cell in cells.items() if not _holds_models(cell, store)]
         begin = time.perf_counter()
-        trained = train_cells(setting, missing, place, engine, show_progress) if missing else {}
+        trained = train_cells(setting, missing, place, engine, progress) if missing else {}
         seconds = round((time.perf_counter() - begin) / max(1, len(trained)), 3)
         for n_attackers in config.attack.attackers:
             if n_attackers in trained:
@@ -128,7 +128,7 @@ def plan_cell(setting: Setting) -> FederationPlan:
 
 
 def train_cells(
-    setting: Setting, sizes: Sequence[int], place: RunFolder, engine: Engine, show_progress: bool = False
+    setting: Setting, sizes: Sequence[int], place: RunFolder, engine: Engine, progress: bool = False
 ) -> dict[int, tuple[FederatedResult, list[dict[str, Any]]]]:
     """Train the federations of one repeat, one for each number of attackers.
 
@@ -151,12 +151,12 @@ def train_cells(
         if engine == "reference":
             kept = FederationFolder(work / label / "server")
             honest = partial(train_update, device=device)
-            results.append(train_federated(users, plan, updates, show_progress, honest, kept))
+            results.append(train_federated(users, plan, updates, progress, honest, kept))
         else:
             save_attackers(work / label / "attack", updates)
     if engine == "flower":
         try:
-            results = simulate_federations(federations, work, ATTACKER_APP, show_progress=show_progress)
+            results = simulate_federations(federations, work, ATTACKER_APP, progress=progress)
         finally:
             # A copy of every user's data has no place in a run folder; rounds and logs stay where it failed.
             for one in federations:

@@ -189,7 +189,7 @@ def _train(
         store=store,
         device=device or config.training.device,
         engine=config.training.engine,
-        show_progress=progress,
+        progress=progress,
         cluster=cluster,
     )
 

@@ -170,7 +170,7 @@ def simulate_federation(
     folder: str | os.PathLike[str],
     client_app: str = CLIENT_APP,
     cores: int | None = None,
-    show_progress: bool = False,
+    progress: bool = False,
 ) -> FederatedResult:
     """Train one federation with one simulated Flower node a user; see `simulate_federations`.
 
@@ -179,7 +179,7 @@ def simulate_federation(
     >>> simulate_federation(users, plan, "runs/work")  # doctest: +SKIP
     """
     one = SimulatedFederation("federation", users, plan)
-    return simulate_federations([one], folder, client_app, cores, show_progress)[0]
+    return simulate_federations([one], folder, client_app, cores, progress)[0]
 
 
 def simulate_federations(
@@ -187,7 +187,7 @@ def simulate_federations(
     folder: str | os.PathLike[str],
     client_app: str = CLIENT_APP,
     cores: int | None = None,
-    show_progress: bool = False,
+    progress: bool = False,
 ) -> list[FederatedResult]:
     """Train federations one after the other on simulated Flower nodes, one a user.
 
@@ -204,7 +204,7 @@ def simulate_federations(
         Reference to the ClientApp; experiments put attackers in with one of their own.
     cores : int, optional
         Clients that train at a time; by default one a core that this process may use.
-    show_progress : bool
+    progress : bool
         Show rounds on stderr.
 
     Examples
@@ -227,7 +227,7 @@ def simulate_federations(
             for user, samples in enumerate(one.users):
                 save_samples(work / one.label / "data" / f"user{user}.npz", samples)
     if waiting:
-        _simulate(waiting, work, client_app, cores, show_progress)
+        _simulate(waiting, work, client_app, cores, progress)
     return [FederationFolder(work / one.label / "server").load_result() for one in federations]
 
 
@@ -236,7 +236,7 @@ def _simulate(
     work: Path,
     client_app: str,
     cores: int | None,
-    show_progress: bool,
+    progress: bool,
 ) -> None:
     port = _free_port()
     values = {"simulation": str(work), "federations": ",".join(server.path.parent.name for server in waiting)}
@@ -254,7 +254,7 @@ def _simulate(
     link = ProcessTree(command, environment, work, work / "superlink.log")
     try:
         _await_port(link, port, work)
-        _run_app(waiting, environment, work, cores, show_progress, link)
+        _run_app(waiting, environment, work, cores, progress, link)
     finally:
         link.end()
 
@@ -264,7 +264,7 @@ def _run_app(
     environment: Mapping[str, str],
     work: Path,
     cores: int | None,
-    show_progress: bool,
+    progress: bool,
     link: ProcessTree,
 ) -> None:
     """Submit the app and follow its rounds until it ends."""
@@ -279,7 +279,7 @@ def _run_app(
     command = ["flwr", "run", str(work / "app"), "simulation", "--stream", "--federation-config", text]
     run = ProcessTree(command, environment, work, work / "run.log")
     seen = dict.fromkeys(waiting, 0)
-    with open_bar("federated", sum(plan.settings.rounds for plan in waiting.values()), quiet=not show_progress) as bar:
+    with open_bar("federated", sum(plan.settings.rounds for plan in waiting.values()), quiet=not progress) as bar:
         try:
             while True:
                 ended = not run.running

@@ -124,7 +124,7 @@ def train_federated(
     users: Sequence[Samples],
     plan: FederationPlan,
     updates: Mapping[int, Update] | None = None,
-    show_progress: bool = False,
+    progress: bool = False,
     honest: Update = train_update,
     folder: FederationFolder | None = None,
 ) -> FederatedResult:
@@ -137,7 +137,7 @@ def train_federated(
     plan : FederationPlan
     updates : mapping of int to callable, optional
         What some users do instead of `train_update`: attackers, and users that fall silent (None for a reply).
-    show_progress : bool
+    progress : bool
         Show rounds on stderr.
     honest : callable
         What the others do; by default they train on the CPU.
@@ -164,7 +164,7 @@ def train_federated(
     special = dict(updates or {})
     numbers = range(federation.round + 1, plan.settings.rounds + 1)
     total = sum(len(federation.draw_users(number)) for number in numbers)
-    with open_bar("federated", total, quiet=not show_progress) as bar:
+    with open_bar("federated", total, quiet=not progress) as bar:
         for number in numbers:
             for user, assignment in federation.assign().items():
                 reply = special.get(user, honest)(assignment, users[user])

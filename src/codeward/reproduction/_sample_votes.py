@@ -188,9 +188,7 @@ def choose_sample_training(study: SampleStudy, pair: "DatasetPair") -> "Training
     return replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
 
 
-def vote_samples(
-    study: SampleStudy, pair: "DatasetPair", settings: "TrainingSettings", show_progress: bool = False
-) -> None:
+def vote_samples(study: SampleStudy, pair: "DatasetPair", settings: "TrainingSettings", progress: bool = False) -> None:
     """Train the models of a study and write what they say of the test set; goes on from the blocks that are there.
 
     Parameters
@@ -199,7 +197,7 @@ def vote_samples(
     pair : DatasetPair
     settings : TrainingSettings
         Fixed before the data are seen: what depends on their amount may depend on a model's own parts only.
-    show_progress : bool
+    progress : bool
 
     Examples
     --------
@@ -243,7 +241,7 @@ def vote_samples(
         [(users, [plans[model] for model in chosen]) for chosen in trained],
         settings,
         seed=study.seed,
-        show_progress=show_progress,
+        progress=progress,
         finished=finished,
     )
     found = [read_npz(_block_file(scratch, block), ("votes", "joint"), limit=1 << 30, kinds="u") for block in blocks]

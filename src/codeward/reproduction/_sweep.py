@@ -68,7 +68,7 @@ def vote_grid(
     runs: Mapping[str, RunConfig],
     folder: str | os.PathLike[str],
     store: ModelStore,
-    show_progress: bool = False,
+    progress: bool = False,
     with_scores: bool = False,
     cluster: Cluster | None = None,
     data_dir: str | os.PathLike[str] | None = None,
@@ -86,7 +86,7 @@ def vote_grid(
     folder : path-like
         The grid; every run gets a run folder in it.
     store : ModelStore
-    show_progress : bool
+    progress : bool
         Show training progress on stderr.
     with_scores : bool
         Keep class scores in the vote files.
@@ -108,11 +108,11 @@ def vote_grid(
     repeats = sorted({planned.cell.repeat for planned in missing})
     for pooled in [repeats] if torch.cuda.is_available() else [[repeat] for repeat in repeats]:
         chosen = [planned for planned in missing if planned.cell.repeat in pooled]
-        _train(chosen, codes, pair, store, show_progress, with_scores, cluster)
+        _train(chosen, codes, pair, store, progress, with_scores, cluster)
 
 
 def count_grid(
-    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], show_progress: bool = False
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False
 ) -> Iterator[PlannedCell]:
     """Yield every cell of a grid that has a record or vote files, counted where it was not; nothing is trained.
 
@@ -122,7 +122,7 @@ def count_grid(
     []
     """
     there = [planned for planned in plan_cells(runs, folder) if planned.is_there]
-    with _progress.show_progress("counting", len(there), quiet=not show_progress) as bar:
+    with _progress.show_progress("counting", len(there), quiet=not progress) as bar:
         for planned in there:
             if not planned.cell.has_record:
                 record_cell(planned.config, planned.reopen())
@@ -131,7 +131,7 @@ def count_grid(
 
 
 def study_grid(
-    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], show_progress: bool = False, smoke: bool = False
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False, smoke: bool = False
 ) -> None:
     """Study the votes of every cell beyond its record; see `choose_parts` for what each gets. Nothing is trained.
 
@@ -140,7 +140,7 @@ def study_grid(
     >>> study_grid({}, "no/such/folder")
     """
     there = [planned for planned in plan_cells(runs, folder) if planned.cell.has_votes]
-    with _progress.show_progress("studying", len(there), quiet=not show_progress) as bar:
+    with _progress.show_progress("studying", len(there), quiet=not progress) as bar:
         for planned in there:
             cell, code = planned.reopen(), planned.path.rpartition("/")[2]
             study_cell(cell, choose_parts(planned.config, code, cell.repeat, cell.n_attackers, smoke))
@@ -181,7 +181,7 @@ def _train(
     codes: Mapping[str, Code],
     pair: DatasetPair,
     store: ModelStore,
-    show_progress: bool,
+    progress: bool,
     with_scores: bool,
     cluster: Cluster | None,
 ) -> None:
@@ -209,7 +209,7 @@ def _train(
         store=store,
         device=first.config.training.device,
         engine=first.config.training.engine,
-        show_progress=show_progress,
+        progress=progress,
         cluster=cluster,
         finished=finished,
     )

@@ -39,7 +39,7 @@ def train_ensemble(
     store: ModelStore | None = None,
     device: str = "auto",
     engine: str = "auto",
-    show_progress: bool = False,
+    progress: bool = False,
     cluster: str | Cluster | None = None,
 ) -> Ensemble:
     """Train the sub-models of a code, or find them in the store.
@@ -68,7 +68,7 @@ def train_ensemble(
         ``auto``: the GPU when there is one.
     engine : {"auto", "loop", "compiled", "graphs"}
         ``auto`` follows `choose_engine`, which looks at the architecture and the device only.
-    show_progress : bool
+    progress : bool
         Show model-epochs, images/s and the time left on stderr.
     cluster : str or Cluster, optional
         Train on a Ray cluster, named by its address (see `Cluster`) or kept open by the caller; the models are those of
@@ -87,7 +87,7 @@ def train_ensemble(
     >>> ensemble.n_models, ensemble.trained
     (3, 3)
     """
-    return train_ensembles([(users, code)], settings, seed, store, device, engine, show_progress, cluster)[0]
+    return train_ensembles([(users, code)], settings, seed, store, device, engine, progress, cluster)[0]
 
 
 def train_ensembles(
@@ -97,7 +97,7 @@ def train_ensembles(
     store: ModelStore | None = None,
     device: str = "auto",
     engine: str = "auto",
-    show_progress: bool = False,
+    progress: bool = False,
     cluster: str | Cluster | None = None,
     finished: Callable[[int, Ensemble], None] | None = None,
 ) -> list[Ensemble]:
@@ -110,7 +110,7 @@ def train_ensembles(
     ----------
     tasks : sequence of (users, code)
         As for `train_ensemble`. Equal samples are kept in memory once.
-    settings, seed, store, device, engine, show_progress, cluster
+    settings, seed, store, device, engine, progress, cluster
         As for `train_ensemble`, the same for all tasks.
     finished : callable, optional
         Called with the position and the ensemble of every task as soon as its last model is there, in another thread
@@ -132,7 +132,7 @@ def train_ensembles(
         return []
     if isinstance(cluster, str):
         with Cluster(cluster) as opened:
-            return train_ensembles(tasks, settings, seed, store, device, engine, show_progress, opened, finished)
+            return train_ensembles(tasks, settings, seed, store, device, engine, progress, opened, finished)
     for users, code in tasks:
         if isinstance(code, Code) and len(users) != code.n_users:
             raise InputError(f"training: {len(users)} users' data for a code with {code.n_users} columns")
@@ -180,7 +180,7 @@ def train_ensembles(
     sizes = [len(samples) for samples in pool]
     recipe = Recipe(settings, precision, shape, place.type, chosen)
     if jobs and cluster is not None:
-        if show_progress:
+        if progress:
             announce(cluster, list(jobs.values()), sizes, recipe)
         cluster.open()
     inference = place, precision
@@ -192,7 +192,7 @@ def train_ensembles(
     tell = None if finished is None else lambda task: finished(task, ensembles[task])
     with (
         TaskCallbacks([keys for keys, _ in wanted], set(jobs), tell) as callbacks,
-        open_bar("training", sum(own.epochs for _, own in origin.values()), quiet=not show_progress or not jobs) as bar,
+        open_bar("training", sum(own.epochs for _, own in origin.values()), quiet=not progress or not jobs) as bar,
     ):
         reporter = Reporter(bar, len(jobs))
 
