@@ -80,6 +80,13 @@ def run_federated(
         Both give the same bytes; ``flower`` goes through Flower's simulation runtime, one node a user.
     progress : bool
         Show rounds on stderr.
+
+    Examples
+    --------
+    >>> next(run_federated(FederatedConfig(dataset="nowhere.npz"), "runs/nowhere"))
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: nowhere.npz: no such file
     """
     place = RunFolder(Path(folder))
     pair = load_pair(config)

@@ -315,7 +315,13 @@ def _count_verdicts(
 
 
 def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Mapping[str, Any]]) -> str:
-    """Return the study as Markdown: certified accuracy by code, then what became of the planted triggers."""
+    """Return the study as Markdown: certified accuracy by code, then what became of the planted triggers.
+
+    Examples
+    --------
+    >>> tabulate_writers([], []).splitlines()[0]
+    '| code | models | each learns from | one head | vote | 1 | 5 | 10 | 20 | 50 | 100 | 130 | 200 |'
+    """
     heads = ["code", "models", "each learns from", "one head", "vote", *map(str, SHOWN)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for record in records:
@@ -364,12 +370,26 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
 
 
 def draw_writers(records: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Draw the share that is right and certified against colluding writers, a line a code."""
+    """Draw the share that is right and certified against colluding writers, a line a code.
+
+    Examples
+    --------
+    >>> "</svg>" in draw_writers([{"name": "two groups", "certified": [9, 8], "inputs": 10}])
+    True
+    """
     return draw_curves({record["name"]: (record["certified"], record["inputs"]) for record in records}, "writers")
 
 
 def load_writer_records(folder: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the records of codes and of attacks in a folder of the study."""
+    """Return the records of codes and of attacks in a folder of the study.
+
+    Examples
+    --------
+    >>> load_writer_records("nowhere")
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: nowhere: no records of the study of writers; run codeward reproduce writers
+    """
     found = read_record_folder(folder)
     codes = [record for record in found.values() if record.get("format") == "codeward-writers/1"]
     attacks = [record for name, record in found.items() if name.startswith("attack-")]
