@@ -21,7 +21,7 @@ MATRIX = np.repeat(np.eye(12, dtype=int), 2, axis=0)
 def folder(tmp_path_factory):
     """Twelve clinics with two models each; two clinics turn every tenth input (odd ones) from benign into malignant."""
     place = RunFolder(tmp_path_factory.mktemp("trained") / "clinics")
-    config = RunConfig(code={"name": "c"}, attack={"attackers": [0]}, decoder={"name": "bayes"})
+    config = RunConfig(code={"name": "c"}, attack={"attackers": [0]}, decoder={"name": "bayes", "attack_rate": 0.1})
     code = place.open(config, Code(MATRIX, users=CLINICS))
     rng = np.random.default_rng(0)
 
@@ -58,6 +58,9 @@ def test_verdicts_have_names_in_lines_summary_and_table(folder, whole, tmp_path,
     assert told["targets"][0]["target"] == "malignant"
     # A folder brings its own validation inputs; of a file alone half is used for the matrices.
     assert ("validation" in told["confusion"]) == whole
+    # ... and its own decoder, whose prior of an attack is not the command's.
+    served = Cell(folder, 0, 0).decoder().decode(Cell(folder, 0, 0).clean.votes).attack_probability
+    assert np.allclose([row["attack_probability"] for row in rows], served, atol=1e-6) == whole
     assert main(["decode", *asked, "-o", str(tmp_path / "out.csv")]) == 0
     table = capsys.readouterr().out
     assert "malignant" in table

@@ -28,12 +28,15 @@ class VoteSource:
         Names of the classes, where the folder of `codeward train` (or run) has them.
     validation : Path or None
         Votes on clean validation inputs beside the file, where a whole folder was asked for.
+    cell : Cell or None
+        Of that folder.
     """
 
     reader: "VoteReader"
     code: "Code"
     class_names: tuple[str, ...] | None = None
     validation: Path | None = None
+    cell: "Cell | None" = None
 
     def name_users(self, users: Iterable[int]) -> list[Any]:
         """Users by name, or by index where they have none."""
@@ -68,7 +71,8 @@ def open_votes(votes: Path, code: Path | None, force: bool) -> VoteSource:
         raise InputError(f"{votes}: no inputs")
     # Another code's columns are other users: names of the folder are for its own code.
     ours = cell is not None and cell.code.digest == the_code.digest
-    return VoteSource(reader, the_code, cell.class_names if ours and cell is not None else None, validation)
+    names = cell.class_names if ours and cell is not None else None
+    return VoteSource(reader, the_code, names, validation, cell if ours and validation is not None else None)
 
 
 def check_digest(reader: "VoteReader", code: "Code", file: Path, force: bool) -> None:

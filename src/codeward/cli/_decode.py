@@ -22,10 +22,10 @@ def decode(
         ..., help="Vote file: .npz (votes, labels, confusion) or .csv; or a folder of codeward train."
     ),
     code: Path | None = typer.Option(None, "--code", help="Code file: .csv, .npy or .json; a folder has its own."),
-    decoder: str = typer.Option(
-        "bayes",
-        help="bayes, calibrated (the best that --validation allows), groups (two independent groups), plurality, "
-        "consensus, soft (class scores), discounted (soft "
+    decoder: str | None = typer.Option(
+        None,
+        help="By default that of the folder, bayes for a file. bayes, calibrated (the best that --validation allows), "
+        "groups (two independent groups), plurality, consensus, soft (class scores), discounted (soft "
         "without scores) or runoff (class scores: the two classes with most votes, then a vote between them).",
     ),
     validation: Path | None = typer.Option(
@@ -68,10 +68,13 @@ def decode(
     Without --validation and without confusion matrices in the file, but with labels, they are estimated on the
     even-numbered inputs (taken as clean), and the accuracy is that on the odd-numbered ones.
 
-    A folder of codeward train is decoded with its own code and validation votes; classes and users have their names.
+    A folder of codeward train or run is decoded as it is served: with its own code, decoder and alarm; classes and
+    users have their names.
 
     Example: codeward decode votes.npz --code code.csv -o verdicts.jsonl
     """
+    own = decoder is None and validation is None and accuracy is None
+    decoder = decoder or "bayes"
     if threshold is not None and false_alarm_rate is not None:
         raise InputError("give --threshold or --false-alarm-rate, not both")
     if batch and decoder not in ("bayes", "calibrated", "soft", "discounted"):
@@ -89,6 +92,8 @@ def decode(
 
     source = open_votes(votes, code, force)
     reader, the_code = source.reader, source.code
+    cell = source.cell if own else None
+    decoder = decoder if cell is None else cell.decoding.name
     if validation is not None:
         check_digest(VoteReader(validation), the_code, code or votes, force)
     elif accuracy is None:
@@ -111,7 +116,9 @@ def decode(
     )
     noise: Any = None
     origin = None
-    if decoder in ("bayes", "groups"):
+    if cell is not None:
+        noise, origin = cell.validation, f"{validation}, as the folder is served"
+    elif decoder in ("bayes", "groups"):
         noise, origin = find_confusion(reader, n_classes, accuracy, validation)
     elif decoder in ("calibrated", "soft", "discounted"):
         if false_alarm_rate is not None:  # the fit sets the alarm
@@ -119,7 +126,8 @@ def decode(
         noise, decoder, origin = find_validation(reader, validation, decoder)
     with show_progress("fit", 0, quiet=as_json or not isinstance(noise, VoteSet)) as progress:
         progress.advance(0, "a minute, or several with many attacker sets")
-        chosen = make_decoder(decoder, the_code, noise, assumptions, n_classes if noise is None else None)
+        known = n_classes if noise is None else None
+        chosen = cell.decoder() if cell is not None else make_decoder(decoder, the_code, noise, assumptions, known)
 
     # 2. One pass over the file; a second one before it where a threshold is to be set.
     if false_alarm_rate is not None:
