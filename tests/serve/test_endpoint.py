@@ -126,6 +126,32 @@ def test_a_fitted_decoder_is_certified_as_far_as_the_votes_determine_its_answer(
     ) == ["null"]
 
 
+def test_a_decoder_of_scores_is_certified_on_the_votes_it_reads(opened):
+    from codeward.serve._guard import Guard
+
+    old = opened.guard
+
+    class Models:
+        n_models, n_classes = old.code.n_models, 10
+
+        def scores(self, inputs):
+            return np.where(np.arange(10) == 4, -0.1, -5.0) * np.ones((len(inputs), self.n_models, 1))
+
+        def votes(self, inputs):
+            return np.full((len(inputs), self.n_models), 3)
+
+    class Scored(PluralityDecoder):
+        needs = "scores"
+
+        def decode(self, scores):
+            return super().decode(scores.argmax(axis=2))
+
+    guard = Guard(Models(), old.code, Scored(old.code, 10), old.inspection, 0.5)
+    (verdict,) = guard.predict(np.zeros((1, 2)))
+    assert set(verdict.votes) == {3}
+    assert set(verdict.heard) == {int(verdict.decoded.labels[0])} == {4}
+
+
 def test_what_is_remembered_is_bounded_and_equals_what_is_found_anew(opened, monkeypatch):
     from codeward.serve._guard import Guard
 

@@ -309,7 +309,10 @@ def _certify(cell: Cell, decoder: Decoder, k: int) -> list[CardCurve]:
         found.append(certified_accuracy(held, labels))
     nearest: NearestDecoder | None = getattr(decoder, "nearest_", None)
     if cell.threat == "deterministic" and nearest is not None:
-        held = certify(votes, code, threat="deterministic", decoder=nearest, max_attackers=nearest.n_attackers)
+        # A decoder of class scores reads the largest as the vote, which need not be what the model predicts.
+        seen = observe(decoder, cell.clean)
+        heard = seen if decoder.needs == "votes" else seen.argmax(axis=2)
+        held = certify(heard, code, threat="deterministic", decoder=nearest, max_attackers=nearest.n_attackers)
         found.append(replace(certified_accuracy(held, labels), decoder=cell.decoding.name))
     return [_as_curve(curve) for curve in found]
 

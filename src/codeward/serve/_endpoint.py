@@ -194,7 +194,7 @@ class _Endpoint:
             for incident in self._incidents(verdict, digest)
         ]
         # A flagged input's votes were tampered with, most probably: there is nothing to certify.
-        unflagged = [verdict.votes for verdict in verdicts if not verdict.flagged] if certify else []
+        unflagged = [verdict.heard for verdict in verdicts if not verdict.flagged] if certify else []
         certificates = iter(await self.certifying.submit(unflagged)) if unflagged else repeat("null")
         numbers = iter(await self.recording.submit(found)) if found else iter(())
         if found:

@@ -39,12 +39,15 @@ class Verdict:
         The attack probability is above the threshold.
     text : str
         The verdict as a JSON object, written once.
+    heard : tuple of int, length m
+        The votes as the decoder reads them, which certificates are about: of class scores the largest each.
     """
 
     votes: tuple[int, ...]
     decoded: Decoded
     flagged: bool
     text: str
+    heard: tuple[int, ...]
 
 
 class Guard:
@@ -123,8 +126,11 @@ class Guard:
         decoded = self.decoder.decode(kept)
         # Networks vote by their scores; other models are asked, as they were for the vote files.
         said = vote(scores) if isinstance(self.models, BatchedEnsemble) else self.models.votes(inputs)
-        votes = [tuple(row) for row in said.tolist()]
-        return [self._describe(row, decoded.take(np.array([place]))) for place, row in enumerate(votes)]
+        pairs = zip(said.tolist(), kept.argmax(axis=2).tolist(), strict=True)
+        return [
+            self._describe(tuple(row), decoded.take(np.array([place])), tuple(heard))
+            for place, (row, heard) in enumerate(pairs)
+        ]
 
     def decode_votes(self, votes: NDArray[np.int64]) -> list[Verdict]:
         """Return the verdicts on votes of shape (N, m), in order. One thread at a time."""
@@ -140,9 +146,9 @@ class Guard:
 
     def _decode(self, votes: list[Votes]) -> list[Verdict]:
         decoded = self.decoder.decode(np.array(votes, dtype=np.int64))
-        return [self._describe(row, decoded.take(np.array([place]))) for place, row in enumerate(votes)]
+        return [self._describe(row, decoded.take(np.array([place])), row) for place, row in enumerate(votes)]
 
-    def _describe(self, votes: Votes, decoded: Decoded) -> Verdict:
+    def _describe(self, votes: Votes, decoded: Decoded, heard: Votes) -> Verdict:
         flagged = bool(decoded.alarms(self.threshold)[0])
         users = np.round(decoded.user_probability[0], 6).tolist()
         suspects, sets = (decoded.suspects[0], decoded.suspect_sets[0]) if flagged else ((), ())
@@ -161,7 +167,7 @@ class Guard:
             "hit_models": np.flatnonzero(self.code.pattern(sets[0] if sets else ())).tolist(),
             "guarantee": self.guarantee,
         }
-        return Verdict(votes, decoded, flagged, json.dumps(content, separators=(",", ":")))
+        return Verdict(votes, decoded, flagged, json.dumps(content, separators=(",", ":")), heard)
 
     def _certify(self, votes: list[Votes]) -> list[str]:
         if self.certified_attackers == 0:
