@@ -65,7 +65,7 @@ class Cell(Displayed):
 
     Examples
     --------
-    >>> cell = Cell(RunFolder("runs/digits"), repeat=0, n_attackers=3)
+    >>> cell = Cell(RunFolder("runs/nowhere"), repeat=0, n_attackers=3)
     >>> cell.name, cell.has_record, cell.has_votes
     ('repeat0-attackers3', False, False)
     """
