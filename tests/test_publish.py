@@ -48,6 +48,11 @@ def test_the_workflow_runs_what_a_person_runs_on_every_python():
     assert all(version in badge for version in minor)
 
 
+def test_the_workflow_takes_actions_by_commit_and_says_which_version():
+    used = re.findall(r"uses: (.*)", read(".github/workflows/test.yml"))
+    assert [line for line in used if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+
+
 def test_the_container_serves_as_a_user_without_rights_and_says_how_it_is():
     lines = read("Dockerfile").splitlines()
     user = next(line for line in lines if line.startswith("USER "))
