@@ -110,7 +110,14 @@ for _commands in (app, data_app, ledger_app, federate_app):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Exit 0 when it worked, 2 for bad input (one line on stderr), 1 for a run that failed."""
+    """Run a command. Exit 0 when it worked, 2 for bad input (one line on stderr), 1 for a run that failed.
+
+    Examples
+    --------
+    >>> main(["--version"])  # doctest: +ELLIPSIS
+    codeward ...
+    0
+    """
     try:
         code = app(args=arguments, standalone_mode=False)
     except UnmetError as error:

@@ -89,7 +89,16 @@ def write_folder(
 
     Examples
     --------
-    See `train_guarded` and `codeward.experiments.collect_one_round`, which call it.
+    >>> import tempfile
+    >>> from codeward.estimators import load_sub_models, plan_training
+    >>> rows = {"x": [0.0, 1.0] * 20, "y": ["no", "yes"] * 20, "user": [f"u{place // 8}" for place in range(40)]}
+    >>> config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, train={"model": "logistic"})
+    >>> plan = plan_training(config, rows)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cell, _, _ = train_guarded(plan, folder)
+    ...     _, card = write_folder(cell, plan, load_sub_models(cell), time.perf_counter())
+    >>> card.accuracy
+    {'count': 5, 'of': 5}
     """
     cell = write_cell(cell, plan, models, about or {})
     cell = write_record(cell, plan.config, time.perf_counter() - begin, **more)

@@ -53,7 +53,16 @@ class Report:
 
     Examples
     --------
-    See `build_report`.
+    >>> import tempfile
+    >>> from codeward.estimators import plan_training, train_guarded
+    >>> from codeward.runs import TrainConfig
+    >>> rows = {"x": [0.0, 1.0] * 20, "y": ["no", "yes"] * 20, "user": [f"u{place // 8}" for place in range(40)]}
+    >>> config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, train={"model": "logistic"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = train_guarded(plan_training(config, rows), folder)
+    ...     report = build_report(folder)
+    >>> report.curves["plurality vote"].at(0), sorted(report.figures)
+    (1.0, ['certified', 'code'])
     """
 
     html: str

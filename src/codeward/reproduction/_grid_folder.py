@@ -95,6 +95,12 @@ class Grid:
         In order of setting and code.
     plans : dict of str to dict of str to RunConfig
         The runs expected, by study and folder; those of no study are under ``OTHER``.
+
+    Examples
+    --------
+    >>> grid = Grid(Path("grid"), (), {study: plan_study(study, "mnist") for study in STUDIES})
+    >>> grid.sizes, grid.plans["figure5"]["mnist-iid/d"].users
+    ([], 12)
     """
 
     path: Path

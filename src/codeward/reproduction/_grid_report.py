@@ -65,6 +65,11 @@ class GridReport:
         What is missing from the page, and why.
     tables : tuple of Table
         All there are; the page leaves some to the files.
+
+    Examples
+    --------
+    >>> GridReport("", "# Tables", Grid(Path("grid"), (), {}), notes=("no figure5.svg",)).to_json()["runs"]
+    0
     """
 
     html: str

@@ -43,7 +43,16 @@ class GuardedRun:
 
     Examples
     --------
-    See `open_run`.
+    >>> import tempfile
+    >>> from codeward.estimators import plan_training, train_guarded
+    >>> from codeward.runs import TrainConfig
+    >>> rows = {"x": [0.0, 1.0] * 20, "y": ["no", "yes"] * 20, "user": [f"u{place // 8}" for place in range(40)]}
+    >>> config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, train={"model": "logistic"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = train_guarded(plan_training(config, rows), folder)
+    ...     run = open_run(folder)
+    >>> run.card["class_names"], run.kind.kind, run.guard.predict(run.kind.stack([run.kind.blank()]))[0].flagged
+    (['no', 'yes'], 'table', False)
     """
 
     cell: Cell
