@@ -13,14 +13,18 @@ import numpy as np
 import pytest
 
 from codeward import InputError
+from codeward._progress import silent
 from codeward.certificates import Agreement, Witness, certify_agreement
 from codeward.codes import Code, inspect
-from codeward.decoding import BayesDecoder, load_votes
+from codeward.decoding import BayesDecoder, VoteSet, load_votes
 from codeward.report import adopt_svg, build_report, count_steps, write_report
+from codeward.report._card_page import tile_certified
 from codeward.report._run_conclusion import _judge, conclude, state_kept
-from codeward.report._run_sections import show_share
+from codeward.report._run_measures import certify_cells
+from codeward.report._run_sections import show_share, tell_certificates
 from codeward.report._table_builder import TableEntry, show_number
 from codeward.reproduction import PackedSetting
+from codeward.runs import Card, CardCurve, Cell, RunConfig, RunFolder, describe_machine
 
 STORED = PackedSetting(Path(__file__).parents[2] / "results" / "cifar10-iid")
 
@@ -142,6 +146,30 @@ def test_the_certified_curve_starts_at_the_recorded_accuracy_of_the_plurality_vo
     curve = report.curves["plurality vote"].accuracy
     assert curve[0] == pytest.approx(share)
     assert (np.diff(curve) <= 0).all()
+
+
+def test_the_default_decoder_has_a_curve_where_votes_alone_determine_its_answer(tmp_path):
+    place = RunFolder(tmp_path)
+    code, rng = place.open(RunConfig(code={"name": "btc2412"}, attack={"attackers": [0]})), np.random.default_rng(0)
+    labels = rng.integers(0, 3, 200)
+    votes = np.where(rng.random((200, code.n_models)) < 0.05, (labels[:, None] + 1) % 3, labels[:, None])
+    about = {"classes": 3, "training": {}, "groups": [], **describe_machine("cpu")}
+    says = VoteSet(votes, labels)
+    cell = Cell(place, 0, 0).save_votes({"validation": says, "clean": says}, about)
+    curves, _ = certify_cells([cell], inspect(code), silent())
+    own, plain = curves["calibrated decoder"], curves["plurality vote"]
+    assert (own.threat, plain.threat) == ("deterministic", "arbitrary")
+    assert own.at(2) > plain.at(2)
+    told = tell_certificates(curves, [])
+    assert [row[0].value for _, rows in told["certified"].groups for row in rows][-1] == (
+        "calibrated decoder, deterministic"
+    )
+    ((what, *_),) = tile_certified([CardCurve.of(curve) for curve in curves.values()], 2)
+    assert what == "right whatever one target any 2 users plant"
+
+    # Where users could move something that reaches all models, the card certifies nothing, and so does the report.
+    Card("clinics", {}, {"count": 9, "of": 10}, warnings=("a column was fitted on all",)).save(place.card_file)
+    assert certify_cells([cell], inspect(code), silent()) == ({}, ["Nothing is certified: a column was fitted on all"])
 
 
 def test_the_same_folder_gives_the_same_bytes(report, folder):

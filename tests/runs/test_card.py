@@ -75,6 +75,9 @@ def test_what_votes_alone_determine_is_certified_for_a_fitted_decoder_and_true(f
     card, clean, decoder = make_card(fitted, ASSUMED), fitted.clean, fitted.decoder()
     (curve,) = [curve for curve in card.certified if curve.threat == "deterministic"]
     assert curve.decoder == "calibrated"
+    # The card fits nothing to certify it; the fitted decoder has the same votes to go by.
+    held = certify(clean.votes, fitted.code, threat="deterministic", decoder=decoder.nearest_, max_attackers=2)
+    assert curve.shares == CardCurve.of(certified_accuracy(held, clean.labels)).shares
     kept = decoder.predict(clean.votes) == clean.labels
     for k in (0, 1, 2):
         attacks = itertools.product(itertools.combinations(range(12), k), (0, 1))

@@ -26,7 +26,7 @@ from codeward.decoding._decoded import (
     roc_curve,
 )
 from codeward.decoding._explained import ExplainedVerdict, explain_verdict
-from codeward.decoding._factory import DECODERS, conformal_threshold, make_decoder, promise_rate
+from codeward.decoding._factory import DECODERS, choose_fitted, conformal_threshold, make_decoder, promise_rate
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
@@ -60,6 +60,7 @@ __all__ = [
     "alarm_threshold",
     "check_scores",
     "check_votes",
+    "choose_fitted",
     "conformal_threshold",
     "count_confusion",
     "decode_batch",

@@ -99,12 +99,29 @@ def make_decoder(
     return TwoGroupDecoder(*known, assumptions.second_rate, assumptions.second_success_rate)
 
 
+def choose_fitted(name: str, code: Code, inputs: VoteSet, assumptions: Assumptions) -> str | None:
+    """Say which fitted decoder `make_decoder` makes of a name and clean inputs, soft or discounted; None where none.
+
+    Examples
+    --------
+    >>> inputs = VoteSet(np.zeros((900, 3), int), np.zeros(900, int))
+    >>> code = Code([[1, 0], [0, 1], [1, 1]])
+    >>> choose_fitted("calibrated", code, inputs, DEFAULTS), choose_fitted("bayes", code, inputs, DEFAULTS)
+    ('discounted', None)
+    """
+    if name != "calibrated":
+        return name if name in ("discounted", "soft") else None
+    few = len(inputs.votes) < FEW_INPUTS
+    if few or count_attacker_sets(code.n_users, assumptions.max_attackers) > EXACT_SETS:
+        return None
+    return "discounted" if inputs.scores is None else "soft"
+
+
 def _calibrate(code: Code, noise: Any, assumptions: Assumptions, n_classes: int | None) -> Decoder:
-    few = isinstance(noise, VoteSet) and len(noise.votes) < FEW_INPUTS
-    sets = count_attacker_sets(code.n_users, assumptions.max_attackers)
-    if not isinstance(noise, VoteSet) or (sets <= EXACT_SETS and not few):
-        with_scores = isinstance(noise, VoteSet) and noise.scores is not None
-        return _fit("soft" if with_scores else "discounted", code, noise, assumptions, n_classes)
+    if not isinstance(noise, VoteSet):
+        return _fit("discounted", code, noise, assumptions, n_classes)
+    if fitted := choose_fitted("calibrated", code, noise, assumptions):
+        return _fit(fitted, code, noise, assumptions, n_classes)
     labels, rate = _labels_of(noise, "calibrated"), assumptions.false_alarm_rate
     rates = (assumptions.attack_rate, assumptions.success_rate, assumptions.attackers_prior)
 

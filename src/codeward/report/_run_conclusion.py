@@ -11,9 +11,11 @@ from codeward._charts import draw_matrix
 from codeward._figures import show_percent, sum_up_shares
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
+from codeward.report._card_page import tile_certified
 from codeward.report._run_sections import Content, count_users, enter_texts, tabulate
 from codeward.report._table_builder import count_attackers
 from codeward.runs import (
+    CardCurve,
     Cell,
     decoder_figures,
     draw_input,
@@ -79,17 +81,8 @@ def _conclude_clean(cells: Sequence[Cell], curves: Mapping[str, CertifiedCurve])
         "alarm. No attack was simulated."
     )
     tiles = [(name, *found) for name, found in said.items()]
-    best = max(curves.values(), key=lambda curve: _certified_at(curve, 1), default=None)
-    if best is not None:
-        share = _certified_at(best, 1)
-        tiles.append(
-            ("certified, any 1 user", show_percent(share), f"{round(share * best.n_inputs):,} of {best.n_inputs:,}")
-        )
+    tiles += tile_certified([CardCurve.of(curve) for curve in curves.values()], 1)
     return {"conclusion": text, "tiles_of": tiles}
-
-
-def _certified_at(curve: CertifiedCurve, k: int) -> float:
-    return float(curve.accuracy[k]) if k < len(curve.accuracy) else 0.0
 
 
 def _gather(cells: Sequence[Cell]) -> dict[str, list[dict[str, int]]]:

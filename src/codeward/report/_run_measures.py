@@ -9,20 +9,9 @@ from numpy.typing import NDArray
 
 from codeward._figures import show_percent
 from codeward._progress import Progress
-from codeward.certificates import (
-    Agreement,
-    CertifiedCurve,
-    certified_accuracy,
-    certify,
-)
-from codeward.codes import Inspection, count_attacker_sets
-from codeward.decoding import ConsensusDecoder
-from codeward.runs import Cell, certify_kept, decoder_figures, describe_detection
-
-#: Attacker sets times inputs up to which the consensus decoder is certified: some seconds.
-AFFORDABLE = 30_000_000
-#: Seconds for the solver of the plurality certificate, where there are too many users to enumerate attackers.
-SOLVER_SECONDS = 20.0
+from codeward.certificates import Agreement, CertifiedCurve
+from codeward.codes import Inspection
+from codeward.runs import Card, Cell, certify_clean, certify_kept, decoder_figures, describe_detection
 
 
 @dataclass(frozen=True)
@@ -77,44 +66,22 @@ def measure_detection(cells: Sequence[Cell], progress: Progress) -> list[Detecti
     return sorted(found, key=lambda detection: detection.n_attackers)
 
 
-def certify_clean(
+def certify_cells(
     cells: Sequence[Cell], inspection: Inspection, progress: Progress
 ) -> tuple[dict[str, CertifiedCurve], list[str]]:
-    """Certify the clean votes of models that nobody attacked, all repeats together; threat model *arbitrary*.
+    """Certify the clean votes of models that nobody attacked, all repeats together (`codeward.runs.certify_clean`).
 
-    Returns
-    -------
-    curves : dict of str to CertifiedCurve
-        By name; empty where there are no such votes.
-    notes : list of str
-        What was left out, and why.
+    No curves where there are no such votes, and where the folder's card says that nothing is certified.
     """
-    given = [cell.load_votes("clean") for cell in cells if cell.n_attackers == 0 and cell.has_votes]
-    if not given:
-        progress.advance(2)
-        return {}, ["The folder has no votes of models trained without attackers, which certificates are about."]
-    code = cells[0].code
-    votes = np.concatenate([part.votes for part in given])
-    labels = np.concatenate([part.labels for part in given if part.labels is not None])
-    notes: list[str] = []
-    plain = certify(votes, code, threat="arbitrary", time_limit=SOLVER_SECONDS)
-    if not plain.exact.all():
-        notes.append(f"For {int((~plain.exact).sum()):,} inputs the plurality radius is a sound lower bound.")
-    curves = {"plurality vote": certified_accuracy(plain, labels)}
-    progress.advance()
-
-    k = inspection.correct_arbitrary
-    cost = count_attacker_sets(code.n_users, min(k + 1, code.n_users)) * len(votes)
-    if k == 0:
-        notes.append("The consensus decoder is left out: this code corrects nobody under the arbitrary threat model.")
-    elif cost > AFFORDABLE:
-        notes.append("The consensus decoder is left out: too many attacker sets for a report; see `codeward certify`.")
-    else:
-        # One past k: there the curve still says exactly what is certified, and it is where it should fall.
-        held = certify(votes, code, threat="arbitrary", decoder=ConsensusDecoder(code, k), max_attackers=k + 1)
-        curves[f"consensus decoder for k = {k}"] = certified_accuracy(held, labels)
-    progress.advance()
-    return curves, notes
+    chosen = [cell for cell in cells if cell.n_attackers == 0 and cell.has_votes]
+    file = cells[0].folder.card_file
+    card = Card.load(file) if file.is_file() else None
+    if chosen and (card is None or card.certified):
+        return certify_clean(chosen, inspection, progress)
+    progress.advance(2)
+    if chosen and card is not None:
+        return {}, [f"Nothing is certified: {warning}" for warning in card.warnings]
+    return {}, ["The folder has no votes of models trained without attackers, which certificates are about."]
 
 
 def certify_promise(cells: Sequence[Cell]) -> Agreement | None:

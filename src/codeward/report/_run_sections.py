@@ -6,13 +6,14 @@ from typing import Any
 
 import yaml
 
-from codeward._charts import ATTACKER_STYLES, Line, Panel, Point, draw_lines, draw_roc
+from codeward._charts import Panel, draw_roc
 from codeward._figures import Share, show_percent, sum_up_rates, sum_up_shares
 from codeward.certificates import CertifiedCurve
 from codeward.codes import Inspection
+from codeward.report._card_page import tell_curves
 from codeward.report._run_measures import Detection, describe_decoder, describe_training
 from codeward.report._table_builder import Table, TableEntry, show_number
-from codeward.runs import ALARM, Cell, decoder_figures, draw_accuracy, load_revocation
+from codeward.runs import ALARM, CardCurve, Cell, decoder_figures, draw_accuracy, load_revocation
 
 Content = dict[str, Any]
 _KEPT, _SIDES = ("all", "other_labels"), ("rightly", "wrongly")
@@ -156,30 +157,15 @@ def tell_certificates(curves: Mapping[str, CertifiedCurve], notes: Sequence[str]
     """Give certified accuracy on clean votes."""
     if not curves:
         return {"certified": None, "certified_panels": [], "certificate_notes": notes}
-    top = max(int(curve.attackers[-1]) for curve in curves.values())
     total = next(iter(curves.values())).n_inputs
-    rows, lines = [], []
-    for place, (name, curve) in enumerate(curves.items()):
-        # A curve that ended at 0 stays there; one that ended above was not searched further.
-        shares = [float(share) for share in curve.accuracy]
-        shares += [0.0] * (top + 1 - len(shares)) if shares[-1] == 0 else []
-        counts = [f"{round(share * total):,} of {total:,}" for share in shares]
-        entries = [TableEntry(show_percent(share), of) for share, of in zip(shares, counts, strict=True)]
-        rows.append((TableEntry(name), *entries, *[TableEntry("not searched")] * (top + 1 - len(entries))))
-        style, word = ATTACKER_STYLES[place], name.split()[0]
-        told = [f"{name}, k = {k}: {show_percent(share)}" for k, share in enumerate(shares)]
-        points = tuple(Point(k, share, None, told[k]) for k, share in enumerate(shares))
-        lines.append(Line(word, style.kind, style.dashed, style.marker, points))
-    table = tabulate(
+    own = [name for name, curve in curves.items() if curve.threat == "deterministic"]
+    more = f" {own[0].capitalize()}: where these say one target, and as far as votes alone determine it." if own else ""
+    table, panel = tell_curves(
         "run-certified",
-        "Certified accuracy",
         f"Share of {total:,} clean inputs with the right label that no k users can change, whatever the sub-models "
-        "they reach say (threat model arbitrary). At k = 0: right at all.",
-        ("decoder", *(f"k = {k}" for k in range(top + 1))),
-        rows,
+        f"they reach say (threat model arbitrary).{more} At k = 0: right at all.",
+        {f"{name}, {curve.threat}": CardCurve.of(curve) for name, curve in curves.items()},
     )
-    chart = draw_lines(lines, "Certified accuracy by attackers", "attackers k", range(top + 1))
-    panel = Panel("Certified accuracy", "by number of attackers", chart)
     return {"certified": table, "certified_panels": [panel], "certificate_notes": notes}
 
 

@@ -50,6 +50,7 @@ _HOME = {
     "TrainConfig": "_config",
     "TrainSection": "_sections",
     "TrainingSection": "_sections",
+    "certify_clean": "_certificate_card",
     "certify_kept": "_certificate_card",
     "count_words": "_stated_guarantees",
     "decoder_figures": "_records",
@@ -109,6 +110,7 @@ __all__ = [
     "TrainConfig",
     "TrainSection",
     "TrainingSection",
+    "certify_clean",
     "certify_kept",
     "count_words",
     "decoder_figures",
@@ -148,7 +150,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from codeward.runs._cell import Cell
-    from codeward.runs._certificate_card import Card, CardCurve, certify_kept, make_card
+    from codeward.runs._certificate_card import Card, CardCurve, certify_clean, certify_kept, make_card
     from codeward.runs._config import (
         FederatedConfig,
         RunConfig,

@@ -5,14 +5,16 @@ import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._figures import show_count, show_percent
 from codeward._files import read_json, write_text_atomic
+from codeward._progress import Progress, silent
 from codeward.certificates import (
     Agreement,
     CertifiedCurve,
@@ -21,8 +23,8 @@ from codeward.certificates import (
     certify_agreement,
     is_agreement_affordable,
 )
-from codeward.codes import count_attacker_sets, inspect
-from codeward.decoding import ConsensusDecoder, Decoder, NearestDecoder
+from codeward.codes import Inspection, count_attacker_sets, inspect
+from codeward.decoding import ConsensusDecoder, Decoder, NearestDecoder, choose_fitted
 from codeward.runs._cell import Cell
 from codeward.runs._listing import observe
 from codeward.runs._records import check_keys, describe_machine, share
@@ -62,6 +64,12 @@ class CardCurve:
     decoder: str
     threat: str
     shares: tuple[Mapping[str, int], ...]
+
+    @classmethod
+    def of(cls, curve: CertifiedCurve) -> "CardCurve":
+        """Return a curve as counts."""
+        counts = np.rint(curve.accuracy * curve.n_inputs).astype(int)
+        return cls(curve.decoder, curve.threat, tuple(share(count, curve.n_inputs) for count in counts))
 
     def at(self, n_attackers: int) -> float:
         """Return the share certified against k users; 0 past what was searched."""
@@ -123,26 +131,12 @@ class Card:
 
     def to_json(self) -> dict[str, Any]:
         """Return the card as a JSON object; see `from_json`."""
-        return {
-            "format": FORMAT,
-            "title": self.title,
-            "facts": dict(self.facts),
-            "accuracy": dict(self.accuracy),
-            "false_alarms": None if self.false_alarms is None else dict(self.false_alarms),
-            "guarantees": [said.to_json() for said in self.guarantees],
-            "certified": [
-                {
-                    "decoder": curve.decoder,
-                    "threat": curve.threat,
-                    "attackers": {str(k): dict(s) for k, s in enumerate(curve.shares)},
-                }
-                for curve in self.certified
-            ],
-            "assumed": dict(self.assumed),
-            "digests": dict(self.digests),
-            "versions": dict(self.versions),
-            "warnings": list(self.warnings),
-        }
+        curves = [
+            {"decoder": c.decoder, "threat": c.threat, "attackers": {str(k): dict(s) for k, s in enumerate(c.shares)}}
+            for c in self.certified
+        ]
+        parts = {key: list(part) if isinstance(part, tuple) else part for key, part in asdict(self).items()}
+        return {"format": FORMAT, **parts, "certified": curves}
 
     @classmethod
     def from_json(cls, content: Any, what: str = "the card") -> "Card":
@@ -263,7 +257,7 @@ def make_card(
         share(int((decoded.labels == clean.labels).sum()), total),
         share(int(decoded.alarms(decoder.threshold).sum()), total),
         state_guarantees(inspection, kept),
-        tuple(_certify(cell, decoder, inspection.correct_arbitrary)) if certifiable else (),
+        tuple(map(CardCurve.of, certify_clean([cell], inspection)[0].values())) if certifiable else (),
         {key: assumed[key] for key in dict.fromkeys((*ASSUMED, *assumed)) if key in assumed},
         known,
         describe_machine("cpu")["versions"],
@@ -295,31 +289,66 @@ def certify_kept(cell: Cell, decoder: Decoder) -> Agreement | None:
     return certify_agreement(cell.code, decoder, cell.n_classes, max_attackers=most)
 
 
-def _certify(cell: Cell, decoder: Decoder, k: int) -> list[CardCurve]:
-    """Certify clean votes: plurality, and consensus for k, under *arbitrary*, which includes every other attack.
+def certify_clean(
+    cells: Sequence[Cell], inspection: Inspection, progress: Progress | None = None
+) -> tuple[dict[str, CertifiedCurve], list[str]]:
+    """Certify the clean votes of cells of one run, all together (Propositions 20, 21 and 43 of docs/theory.md).
 
-    Under *deterministic* also the decoder in use, as far as the votes alone determine its answer (Proposition 43 of
-    docs/theory.md): nothing is fitted there, so that it holds whoever handed in the validation inputs.
+    Plurality, and consensus for the most users that the code allows, under *arbitrary*, which includes every other
+    attack. Under *deterministic* also the decoder in use, as far as the votes alone determine its answer: nothing is
+    fitted there, so that it holds whoever handed in the validation inputs.
+
+    The cells are of models that nobody attacks on purpose and have vote files; ``progress`` advances by 2. Returned are
+    curves by name, and what was left out, and why.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.decoding import VoteSet
+    >>> from codeward.runs import RunConfig, RunFolder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = RunFolder(folder)
+    ...     code = place.open(RunConfig(code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"}))
+    ...     says = VoteSet(np.tile([[0], [1]], code.n_models), np.array([0, 1]))
+    ...     about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
+    ...     cell = Cell(place, 0, 0).save_votes({"validation": says, "clean": says}, about)
+    ...     curves, notes = certify_clean([cell], inspect(code))
+    >>> {name: curve.at(1) for name, curve in curves.items()}
+    {'plurality vote': 0.5, 'consensus decoder for k = 1': 1.0}
     """
-    votes, labels, code = cell.clean.votes, cell.clean.labels, cell.code
-    found = [certified_accuracy(certify(votes, code, threat="arbitrary", time_limit=_SOLVER_SECONDS), labels)]
-    if k and count_attacker_sets(code.n_users, min(k + 1, code.n_users)) * len(votes) <= _AFFORDABLE:
+    bar, notes = progress or silent(), list[str]()
+    code, threat, name = cells[0].code, cells[0].threat, cells[0].decoding.name
+    votes = np.concatenate([cell.clean.votes for cell in cells])
+    labels = np.concatenate([cell.clean.labels for cell in cells if cell.clean.labels is not None])
+    plain = certify(votes, code, threat="arbitrary", time_limit=_SOLVER_SECONDS)
+    if not plain.exact.all():
+        notes.append(f"For {int((~plain.exact).sum()):,} inputs the plurality radius is a sound lower bound.")
+    curves = {"plurality vote": certified_accuracy(plain, labels)}
+    bar.advance()
+    k = inspection.correct_arbitrary
+    if k == 0:
+        notes.append("The consensus decoder is left out: this code corrects nobody under the arbitrary threat model.")
+    elif count_attacker_sets(code.n_users, min(k + 1, code.n_users)) * len(votes) > _AFFORDABLE:
+        notes.append("The consensus decoder is left out: too many attacker sets for a report; see `codeward certify`.")
+    else:
         # One past k: there the curve still says exactly what is certified, and it is where it should fall.
         held = certify(votes, code, threat="arbitrary", decoder=ConsensusDecoder(code, k), max_attackers=k + 1)
-        found.append(certified_accuracy(held, labels))
-    nearest: NearestDecoder | None = getattr(decoder, "nearest_", None)
-    if cell.threat == "deterministic" and nearest is not None:
-        # A decoder of class scores reads the largest as the vote, which need not be what the model predicts.
-        seen = observe(decoder, cell.clean)
-        heard = seen if decoder.needs == "votes" else seen.argmax(axis=2)
-        held = certify(heard, code, threat="deterministic", decoder=nearest, max_attackers=nearest.n_attackers)
-        found.append(replace(certified_accuracy(held, labels), decoder=cell.decoding.name))
-    return [_as_curve(curve) for curve in found]
+        curves[f"consensus decoder for k = {k}"] = certified_accuracy(held, labels)
+    fitted = [choose_fitted(name, code, cell.validation, cell.assumptions) for cell in cells]
+    if threat == "deterministic" and all(fitted):
+        nearest = NearestDecoder.choose(code, cells[0].assumptions.max_attackers, cells[0].n_classes)
+        if nearest is not None:
+            heard = np.concatenate([_hear(cell, kind) for cell, kind in zip(cells, fitted, strict=True)])
+            held = certify(heard, code, threat=threat, decoder=nearest, max_attackers=nearest.n_attackers)
+            curves[f"{name} decoder"] = replace(certified_accuracy(held, labels), decoder=name)
+    bar.advance()
+    return curves, notes
 
 
-def _as_curve(curve: CertifiedCurve) -> CardCurve:
-    counts = np.rint(curve.accuracy * curve.n_inputs).astype(int)
-    return CardCurve(curve.decoder, curve.threat, tuple(share(count, curve.n_inputs) for count in counts))
+def _hear(cell: Cell, fitted: str | None) -> NDArray[np.int64]:
+    """Return the votes as the decoder reads them: of class scores the largest, which need not be the prediction."""
+    scores = cell.clean.scores
+    return cell.clean.votes if fitted != "soft" or scores is None else scores.argmax(axis=2)
 
 
 def _read_texts(content: Any) -> dict[str, str]:
