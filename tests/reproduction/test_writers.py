@@ -1,6 +1,6 @@
 """The study of real writers."""
 
-import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 from codeward import InputError
 from codeward.certificates import certify
 from codeward.codes import named_code, partition_code, shifted_hash_code
-from codeward.decoding import ConsensusDecoder, NearestDecoder
+from codeward.decoding import ConsensusDecoder, NearestDecoder, VoteSet
 from codeward.reproduction import (
     WriterData,
     attack_writers,
@@ -17,8 +17,10 @@ from codeward.reproduction import (
     make_writer_codes,
     study_writers,
     tabulate_writers,
+    vote_writers,
 )
-from codeward.reproduction._writer_certificates import certify_decoders, count_consensus
+from codeward.reproduction._writer_study import _TrackingDecoder, certify_decoders, count_consensus
+from codeward.training import ModelStore, TrainingSettings
 
 RESULTS = Path(__file__).parents[2] / "results" / "writers"
 
@@ -94,7 +96,7 @@ def test_records_of_the_results_agree_with_themselves():
         curve = record["certified"]
         assert curve == sorted(curve, reverse=True)
         assert curve[0] == sum(kind["count"] for kind in record["staff_and_students"].values())
-        assert record["backbone"]["trust"] == "nobody to trust"
+        assert "training" in record or record["backbone"]["trust"] == "nobody to trust"
 
 
 def test_the_page_quotes_the_records():
@@ -108,16 +110,39 @@ def test_a_folder_without_records_is_refused(tmp_path):
         load_writer_records(tmp_path)
 
 
-@pytest.mark.data
-@pytest.mark.skipif(not os.environ.get("CODEWARD_DATA"), reason="CODEWARD_DATA is not set")
-@pytest.mark.slow
-def test_a_trial_with_sixty_writers(tmp_path):
-    data = WriterData.load(None, tmp_path / "features", 60)
-    assert len(data.names) == 60
-    codes = make_writer_codes(60, tmp_path)
-    record = study_writers(data, "partition-12", codes["partition-12"], tmp_path)
-    assert record["certified"][0] > 0.9 * record["inputs"]
-    again = study_writers(data, "partition-12", codes["partition-12"], tmp_path)
-    assert again == record
-    attack = attack_writers(data, "partition-12", codes["partition-12"], tmp_path, sizes=(1,))
-    assert np.sum(attack["cells"]["1"]["models_hit"]) == 1
+def test_a_trial_with_made_up_writers_goes_on_from_what_is_there(tmp_path):
+    data, code = WriterData.deal_digits(12), partition_code(12, 12)
+    record = study_writers(data, "partition-12", code, tmp_path)
+    assert record["certified"][0] > 0.8 * record["inputs"]
+    assert study_writers(data, "partition-12", code, tmp_path) == record
+    attack = attack_writers(data, "partition-12", code, tmp_path, sizes=(1,))
+    assert attack["cells"]["1"]["models_hit"] == 1
+    kept = {file.name for file in tmp_path.iterdir()}
+    assert {"partition-12.votes.npz", "attack-partition-12-1.votes.npz"} <= kept
+    with pytest.raises(InputError, match="not the votes of 6 models"):
+        vote_writers(data, "partition-12", partition_code(12, 6), tmp_path)
+
+
+def test_networks_of_models_without_an_attacker_are_those_without_the_attack(tmp_path):
+    settings = TrainingSettings(architecture="mlp", epochs=1)
+    data = replace(WriterData.deal_digits(6), settings=settings, seed=2, store=ModelStore(tmp_path / "store"))
+    clean, attacked = vote_writers(data, "partition-6", partition_code(6, 6), tmp_path, (1,))
+    assert (clean.shape, attacked.shape) == ((108, 6), (54, 6))
+    models = [file for file in data.store.root.rglob("*.safetensors") if ".scores." not in file.name]
+    assert len(models) == 7  # six, and the attacked one
+    record = study_writers(data, "partition-6", partition_code(6, 6), tmp_path)
+    assert (record["name"], record["seed"], record["training"]["architecture"]) == (
+        "partition-6-networks-seed2",
+        2,
+        "mlp",
+    )
+
+
+def test_where_the_votes_determine_the_label_no_two_writers_change_the_calibrated_decoder():
+    code, labels = named_code("c"), np.arange(60) % 10
+    votes = np.tile(labels[:, None], code.n_models)
+    decoder = _TrackingDecoder(code, VoteSet(votes[::2], labels=labels[::2]))
+    assert decoder.count_certified(votes[1::2], labels[1::2]) == [30, 30, 30]
+    for attackers in ((0, 1), (3, 7), (11, 4)):
+        hit = np.where(code.pattern(attackers), (labels[:, None] + 3) % 10, votes)
+        assert (decoder.decode(hit).labels == labels).all()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: What `--parts` stands for where it is not given: the field's own numbers.
 PARTS = {"cifar10": (50, 250), "mnist": (1200,)}
 SMOKE_PARTS = (10,)
+#: How many writers plant a trigger, of a code that names them.
+ATTACKS = (1, 2, 3, 10)
 
 
 def reproduce(
@@ -37,7 +39,8 @@ def reproduce(
     backbone: str = typer.Option(
         None, "--backbone", metavar="NAME|FILE.npz", help="samples: heads on its features; or on a file of `features`."
     ),
-    seed: int = typer.Option(0, "--seed", min=0, help="samples: seed of the models and of random codes."),
+    networks: bool = typer.Option(False, "--networks", help="writers: networks, for a GPU, in place of heads."),
+    seed: int = typer.Option(0, "--seed", min=0, help="samples, writers --networks: seed of the models."),
     epochs: int = typer.Option(None, "--epochs", min=1, help="samples: epochs instead of the recipe's own number."),
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),
@@ -65,8 +68,8 @@ def reproduce(
     may be inserted, removed or relabelled (a changed input counts two) before a test label may change. With
     `--backbone` models are heads on frozen features (docs/heads.md).
 
-    `writers` takes MNIST's 539 real writers as users, linear heads on features that nobody trained, and certifies
-    against colluding writers (docs/writers.md).
+    `writers` takes MNIST's 539 real writers as users, linear heads on features that nobody trained (or, with
+    `--networks`, networks), and certifies against colluding writers (docs/writers.md).
 
     `pack` puts the run folders of each setting (with --split: of these) into one small file that `codeward report`
     reads as well, and the records of `samples` and `writers` into one each; `unpack` writes run folders out again. A
@@ -89,7 +92,7 @@ def reproduce(
         _pack(folder, study, [f"{dataset}-{split}" for split in splits], without_scores, as_json)
         return
     if study == "writers":
-        _reproduce_writers(folder, codes, data_dir, smoke, quiet, as_json)
+        _reproduce_writers(folder, codes, data_dir, networks, seed, store, votes_only, smoke, quiet, as_json)
         return
     if study == "samples":
         _reproduce_samples(
@@ -221,7 +224,16 @@ def _reproduce_samples(
 
 
 def _reproduce_writers(
-    folder: Path, codes: list[str], data_dir: Path | None, smoke: bool, quiet: bool, as_json: bool
+    folder: Path,
+    codes: list[str],
+    data_dir: Path | None,
+    networks: bool,
+    seed: int,
+    store: Path | None,
+    votes_only: bool,
+    smoke: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """MNIST's 539 writers as users: fit, certify and attack; every step goes on from the records that are there."""
     from codeward._errors import InputError
@@ -235,23 +247,34 @@ def _reproduce_writers(
         make_writer_codes,
         study_writers,
         tabulate_writers,
+        vote_writers,
     )
 
     place = folder / "writers"
     place.mkdir(parents=True, exist_ok=True)
-    n_users = 60 if smoke else 539
-    known = make_writer_codes(n_users, place)
+    known = make_writer_codes(60 if smoke else 539, place)
     wanted = [name for text in codes for name in text.split(",")] or list(known)
     for name in wanted:
         if name not in known:
             raise InputError(f"--code {name}: the study has {', '.join(known)}")
-    data = WriterData.load(data_dir, find_data_dir(data_dir) / "features", 60 if smoke else None)
+    data = WriterData.deal_digits(60) if smoke else WriterData.load(data_dir, find_data_dir(data_dir) / "features")
+    if networks:
+        from codeward.training import ModelStore, choose_recipe
+
+        settings = choose_recipe("digits" if smoke else "mnist")
+        data = replace(data, settings=settings, seed=seed, store=ModelStore(store or place / "store"))
     for name in wanted:
         code = known[name]
-        with show_progress(name, code.n_models, quiet=quiet or as_json) as bar:
-            study_writers(data, name, code, place, bar)
-            if name.startswith("track") or (smoke and name == wanted[0]):
-                attack_writers(data, name, code, place, bar, (1,) if smoke else (1, 2, 3))
+        sizes = (1,) if smoke and name == wanted[0] else ATTACKS if name.startswith("track") else ()
+        with show_progress(data.title(name), code.n_models, quiet=quiet or as_json) as bar:
+            vote_writers(data, name, code, place, sizes, bar)
+            if not votes_only:
+                study_writers(data, name, code, place)
+                if sizes:
+                    attack_writers(data, name, code, place, sizes=sizes)
+    if votes_only:
+        typer.echo(f"writers: votes of {len(wanted)} codes in {place}")
+        return
     records, attacks = load_writer_records(place)
     table = tabulate_writers(records, attacks)
     (place / "tables.md").write_text(f"# Writers\n\n{table}", encoding="utf-8")

@@ -17,7 +17,7 @@ _HOME = {
     "PlannedCell": "_sweep",
     "SampleStudy": "_sample_votes",
     "WriterData": "_writers",
-    "attack_writers": "_writers",
+    "attack_writers": "_writer_study",
     "build_grid_report": "_grid_report",
     "certify_samples": "_sample_tables",
     "check_claims": "_claims",
@@ -32,22 +32,23 @@ _HOME = {
     "list_packed": "_packed_setting",
     "list_runs": "_grid_folder",
     "load_sample_records": "_sample_tables",
-    "load_writer_records": "_writers",
+    "load_writer_records": "_writer_study",
     "make_writer_codes": "_writers",
     "open_grid": "_grid_folder",
     "pack_setting": "_packing",
     "plan_cells": "_sweep",
     "plan_study": "_studies",
     "draw_samples": "_sample_tables",
-    "draw_writers": "_writers",
+    "draw_writers": "_writer_study",
     "study_grid": "_sweep",
-    "study_writers": "_writers",
+    "study_writers": "_writer_study",
     "tabulate_samples": "_sample_tables",
-    "tabulate_writers": "_writers",
+    "tabulate_writers": "_writer_study",
     "unpack_setting": "_packing",
     "vote_grid": "_sweep",
     "vote_heads": "_sample_heads",
     "vote_samples": "_sample_votes",
+    "vote_writers": "_writer_study",
     "write_grid_report": "_grid_report",
 }
 
@@ -93,6 +94,7 @@ __all__ = [
     "vote_grid",
     "vote_heads",
     "vote_samples",
+    "vote_writers",
     "write_grid_report",
 ]
 
@@ -114,15 +116,15 @@ if TYPE_CHECKING:
     from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, choose_sample_training, vote_samples
     from codeward.reproduction._studies import plan_study
     from codeward.reproduction._sweep import PlannedCell, count_grid, draw_grid, plan_cells, study_grid, vote_grid
-    from codeward.reproduction._writers import (
-        WriterData,
+    from codeward.reproduction._writer_study import (
         attack_writers,
         draw_writers,
         load_writer_records,
-        make_writer_codes,
         study_writers,
         tabulate_writers,
+        vote_writers,
     )
+    from codeward.reproduction._writers import WriterData, make_writer_codes
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,391 @@
+"""The study of MNIST's writers: votes of a code's models, certified against colluding writers, and attacked by some."""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codeward._errors import InputError
+from codeward._figures import show_percent
+from codeward._files import read_npz, write_atomic, write_text_atomic
+from codeward._notebook import Drawing
+from codeward._progress import Progress
+from codeward.attacks import AttackGroup, draw_groups, trigger_inputs
+from codeward.certificates import certify, certify_dpa
+from codeward.codes import Code, inspect
+from codeward.data import Samples
+from codeward.decoding import (
+    Assumptions,
+    ConsensusDecoder,
+    Decoded,
+    NearestDecoder,
+    PluralityDecoder,
+    VoteSet,
+    estimate_confusion,
+    make_decoder,
+    tracking_score,
+)
+from codeward.reproduction._sample_tables import draw_curves
+from codeward.reproduction._writers import N_CLASSES, WriterData
+from codeward.runs import read_record_folder
+
+#: Colluding writers that tables show, against whom consensus is compared with plurality, and who plant a trigger.
+SHOWN, COMPARED, ATTACKS = (1, 5, 10, 20, 50, 100, 130, 200), (1, 5, 10, 50, 100), (1, 2, 3, 10)
+#: Inputs that the tracking decoder looks at.
+_LOOKED_AT = 1000
+
+Votes = NDArray[np.int64]
+
+
+def vote_writers(
+    data: WriterData, name: str, code: Code, folder: Path, sizes: Sequence[int] = (), progress: Progress | None = None
+) -> list[Votes]:
+    """Fit a code and return its votes: on all test images, then for each number of attackers on images with a trigger.
+
+    Votes are kept in the folder as ``NAME.votes.npz`` and ``attack-NAME-K.votes.npz``; what is there is read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.codes import partition_code
+    >>> data = WriterData.deal_digits(6)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     clean, attacked = vote_writers(data, "partition-6", partition_code(6, 6), Path(folder), [1])
+    >>> clean.shape, attacked.shape  # images and models; with the trigger only those that do not calibrate
+    ((108, 6), (54, 6))
+    """
+    title, models = data.title(name), None
+    wanted: dict[str, tuple[Samples, AttackGroup | None]] = {f"{title}.votes.npz": (data.test, None)}
+    looked = data.test.take(_split_writers(data)[1])
+    for size in sizes:
+        group = _draw_group(data, size)
+        wanted[f"attack-{title}-{size}.votes.npz"] = trigger_inputs(looked, group), group
+    found = []
+    for file, (inputs, attackers) in wanted.items():
+        if not (folder / file).is_file():
+            models = models or data.keep(name).fit(code, progress, keep_sums=4 << 30 if sizes else 0)
+            votes = (models.attack(attackers) if attackers else models).votes(inputs).astype(np.uint8)
+            write_atomic(folder / file, lambda out, kept=votes: np.savez_compressed(out, votes=kept))  # type: ignore[misc]
+        kept = read_npz(folder / file, ("votes",), kinds="u")["votes"].astype(np.int64)
+        if kept.shape != (len(inputs), code.n_models) or kept.max() >= N_CLASSES:
+            raise InputError(f"{folder / file}: not the votes of {code.n_models} models on {len(inputs)} images")
+        found.append(kept)
+    return found
+
+
+def study_writers(
+    data: WriterData, name: str, code: Code, folder: Path, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Fit a code, count and certify the votes on unseen writers' images; writes and returns the record.
+
+    Certified is plurality, against writers whose models may say anything (*arbitrary*); the other threat model has the
+    same radius (Proposition 18 of docs/theory.md).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.codes import partition_code
+    >>> data = WriterData.deal_digits(6)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = study_writers(data, "partition-6", partition_code(6, 6), Path(folder))
+    >>> record["models"], record["certified"]  # right, and right whatever one, two or three writers do
+    (6, [101, 99, 95, 11])
+    """
+    title = data.title(name)
+    known = read_record_folder(folder).get(f"{title}.json")
+    if known is not None and "consensus" in known:
+        return dict(known)
+    used = time.process_time()
+    (votes,) = vote_writers(data, name, code, folder, (), progress)
+    labels = data.test.labels
+    if (code.matrix.sum(axis=0) == 1).all():
+        radius, exact = certify_dpa(votes, N_CLASSES), True
+    else:
+        found = certify(votes, code, decoder="plurality", n_classes=N_CLASSES, method="bound")
+        radius, exact = found.radius, bool(found.exact.all())
+    right = PluralityDecoder(code, N_CLASSES).predict(votes) == labels
+    kept = np.bincount(np.maximum(radius[right], 0), minlength=1)
+    record = {
+        "format": "codeward-writers/1",
+        "name": title,
+        "users": code.n_users,
+        "models": code.n_models,
+        "utilization": round(code.utilization, 4),
+        "inputs": len(labels),
+        "unseen_writers": len(np.unique(data.test_names)),
+        "single_model": {"count": int((votes == labels[:, None]).sum()), "of": int(votes.size)},
+        "certified": [int(count) for count in kept[::-1].cumsum()[::-1]],
+        "threat": "arbitrary",
+        "decoder": "plurality",
+        "exact": exact,
+        "consensus": count_consensus(code, votes, labels, COMPARED),
+        "staff_and_students": _split_kinds(data.test_names, right),
+        **data.describe(),
+        "seconds": {"processor": round(time.process_time() - used, 1)},
+    }
+    write_text_atomic(folder / f"{title}.json", json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def count_consensus(code: Code, votes: Votes, labels: Votes, sizes: Sequence[int]) -> dict[str, dict[str, int]]:
+    """Count inputs that the consensus decoder keeps right against k users, whatever their models say (*arbitrary*).
+
+    For each k it is the decoder of (k, e) with 2e + 1 models that no 2k users reach: the columns with most models bound
+    how many they can. An input on which at most e models err is certified (Propositions 14 and 21 of docs/theory.md);
+    there may be more of them. A k that the bound says nothing about is left out.
+
+    Examples
+    --------
+    >>> from codeward.codes import partition_code
+    >>> count_consensus(partition_code(9, 9), np.array([[1] * 9, [1] * 6 + [0] * 3]), np.array([1, 1]), (1, 2, 5))
+    {'1': {'errors': 3, 'count': 2}, '2': {'errors': 2, 'count': 1}}
+    """
+    wrong = (votes != labels[:, None]).sum(axis=1)
+    reach = np.sort(code.matrix.sum(axis=0, dtype=np.int64))[::-1].cumsum()
+    alone = {k: code.n_models - int(reach[min(2 * k, code.n_users) - 1]) for k in sizes}
+    errors = {k: (margin - 1) // 2 for k, margin in alone.items() if margin > 0}
+    return {str(k): {"errors": most, "count": int((wrong <= most).sum())} for k, most in errors.items()}
+
+
+def _split_kinds(names: NDArray[Any], right: NDArray[np.bool_]) -> dict[str, dict[str, int]]:
+    kinds = np.array([name.split("-")[0] for name in names])
+    return {
+        str(kind): {"count": int(right[kinds == kind].sum()), "of": int((kinds == kind).sum())}
+        for kind in np.unique(kinds)
+    }
+
+
+def _split_writers(data: WriterData) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which test images calibrate decoders (every other writer's), and which of the others are looked at."""
+    quiet = np.isin(data.test_names, np.unique(data.test_names)[::2])
+    return quiet, np.flatnonzero(~quiet)[:_LOOKED_AT]
+
+
+def _draw_group(data: WriterData, size: int) -> AttackGroup:
+    rng, shape = np.random.default_rng(1 + data.seed), data.images.images.shape[1:]
+    return draw_groups(len(data.names), size, 1, shape, N_CLASSES, rng, fraction=1.0)[0]
+
+
+def attack_writers(
+    data: WriterData, name: str, code: Code, folder: Path, progress: Progress | None = None,
+    sizes: Sequence[int] = ATTACKS,
+) -> dict[str, Any]:  # fmt: skip
+    """Let some writers plant a trigger in all their images, and count who is detected, recovered and named.
+
+    Half of the unseen writers calibrate the decoder, the other half are decoded: clean, then with the trigger. Where
+    the votes alone determine the label against two writers, that is the decoder's (Proposition 43 of docs/theory.md).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.codes import partition_code
+    >>> data = WriterData.deal_digits(6)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = attack_writers(data, "partition-6", partition_code(6, 6), Path(folder), sizes=[1])
+    >>> found["cells"]["1"]["models_hit"], found["cells"]["1"]["success_hit"]
+    (1, {'count': 49, 'of': 49})
+    """
+    title = data.title(name)
+    file = folder / f"attack-{title}.json"
+    record: dict[str, Any] = {"name": title, "users": code.n_users, "cells": {}}
+    record |= read_record_folder(folder).get(file.name, {})
+    missing = [size for size in sizes if str(size) not in record["cells"]]
+    if not missing and "certified" in record:
+        return record
+    votes, *attacked = vote_writers(data, name, code, folder, missing, progress)
+    quiet, looked = _split_writers(data)
+    labels = data.test.labels
+    decoder = _TrackingDecoder(code, VoteSet(votes[quiet], labels=labels[quiet]))
+    record["false_alarms"] = decoder.count_verdicts(votes[looked], labels[looked], ())
+    record["certified"] = certify_decoders(code, votes, labels, quiet)
+    own = {"decoder": "calibrated, up to 2 attackers, nearest first", "threat": "deterministic", "inputs": len(looked)}
+    record["certified"].append(own | {"certified": decoder.count_certified(votes[looked], labels[looked])})
+    for size, found in zip(missing, attacked, strict=True):
+        group = _draw_group(data, size)
+        hit, other = code.pattern(group.attackers), labels[looked] != group.target
+        says = found[other] == group.target
+        record["cells"][str(size)] = {
+            "attackers": [data.names[user] for user in group.attackers],
+            "target": group.target,
+            "models_hit": int(hit.sum()),
+            "success_hit": {"count": int(says[:, hit].sum()), "of": int(says[:, hit].size)},
+            "success_other": {"count": int(says[:, ~hit].sum()), "of": int(says[:, ~hit].size)},
+            **decoder.count_verdicts(found[other], labels[looked][other], group.attackers),
+        }
+    write_text_atomic(file, json.dumps(record, indent=1) + "\n")
+    return record
+
+
+class _TrackingDecoder:
+    """The calibrated decoder for two attackers; where the votes alone determine the label, that is its answer."""
+
+    def __init__(self, code: Code, known: VoteSet) -> None:
+        self.code = code
+        self.calibrated: Any = make_decoder("calibrated", code, known, Assumptions.uniform(2), n_classes=N_CLASSES)
+        margins = inspect(code, 2).margin
+        self.k = max((k for k, margin in enumerate(margins, start=1) if margin), default=0)
+        self.nearest = NearestDecoder(code, self.k, ((margins[self.k - 1] or 1) - 1) // 2, N_CLASSES)
+
+    def decode(self, votes: Votes) -> Decoded:
+        """Decode votes (N, m)."""
+        found: Decoded = self.calibrated.decode(votes)
+        return found.overruled(self.nearest.predict(votes)) if self.k else found
+
+    def count_certified(self, votes: Votes, labels: Votes) -> list[int]:
+        """Count inputs that are right, and right against 1, ..., k attackers, few models erring."""
+        held = int(((votes != labels[:, None]).sum(axis=1) <= self.nearest.n_errors).sum())
+        return [int((self.decode(votes).labels == labels).sum()), *[held] * self.k]
+
+    def count_verdicts(self, votes: Votes, labels: Votes, attackers: Sequence[int]) -> dict[str, Any]:
+        """Count right labels, alarms and names on some inputs, one by one and pooled over the alarms."""
+        decoded = self.decode(votes)
+        alarms = decoded.alarms(self.calibrated.threshold)
+        plain = PluralityDecoder(self.code, N_CLASSES).predict(votes)
+        rows = np.flatnonzero(alarms).tolist()
+        rightly, wrongly = tracking_score([decoded.suspects[row] for row in rows], attackers)
+        best_right, best_wrong = tracking_score([decoded.best_set[row] for row in rows], attackers)
+        shares = decoded.user_probability[alarms].mean(axis=0) if alarms.any() else np.zeros(self.code.n_users)
+        pooled = np.flatnonzero(shares > 0.5).tolist()
+        count = int(alarms.sum())
+        return {
+            "inputs": len(votes),
+            "plurality_right": int((plain == labels).sum()),
+            "right": int((decoded.labels == labels).sum()),
+            "alarms": count,
+            "named": {"rightly": int(rightly.sum()), "wrongly": int(wrongly.sum()), "alarms": count},
+            "best_set": {"rightly": int(best_right.sum()), "wrongly": int(best_wrong.sum()), "alarms": count},
+            "pooled": {
+                "rightly": len(set(pooled) & set(attackers)),
+                "wrongly": len(set(pooled) - set(attackers)),
+                "attackers": len(attackers),
+            },
+        }
+
+
+def certify_decoders(code: Code, votes: Votes, labels: Votes, quiet: NDArray[np.bool_]) -> list[dict[str, Any]]:
+    """Certify what a tracking code's own decoders say against one writer and against two.
+
+    - Consensus, with as many wrong votes as the code's margin allows, under *arbitrary* against one (Proposition 21 of
+      docs/theory.md).
+    - The nearest attack, under *deterministic* against one and against two: inputs with at most as many wrong models as
+      the margin for so many allows are counted (Proposition 43), a lower bound that needs no search.
+    - The paper's decoder, expecting at most one attacker, under *deterministic* (Proposition 22), with confusions
+      of the quiet writers' images, on the images of the others.
+
+    ``certified`` of each is how many inputs are right with 0, 1, ... attackers; what is not there is not certified.
+    """
+    found = []
+    margin = inspect(code, 1).margin_arbitrary[0]
+    if margin:
+        errors = (margin - 1) // 2
+        held = certify(
+            votes, code, threat="arbitrary", decoder=ConsensusDecoder(code, 1, errors, N_CLASSES), max_attackers=1
+        )
+        kept = [int(((held.labels == labels) & (held.radius >= k)).sum()) for k in (0, 1)]
+        found.append((f"consensus, 1 attacker, wrong votes: {errors}", "arbitrary", len(labels), kept))
+    wrong = (votes != labels[:, None]).sum(axis=1)
+    for k, margin in enumerate(inspect(code, 2).margin, start=1):
+        if margin:
+            errors = (margin - 1) // 2
+            right = NearestDecoder(code, k, errors, N_CLASSES).predict(votes) == labels
+            kept = [int(right.sum()), *[int((wrong <= errors).sum())] * k]
+            name = f"nearest, up to {k} attacker{'s'[: k - 1]}, wrong votes: {errors}"
+            found.append((name, "deterministic", len(labels), kept))
+    confusion = estimate_confusion(votes[quiet], labels[quiet], N_CLASSES)
+    paper = make_decoder("bayes", code, confusion, Assumptions.uniform(1), n_classes=N_CLASSES)
+    held = certify(votes[~quiet], code, threat="deterministic", decoder=paper, max_attackers=1)
+    kept = [int(((held.labels == labels[~quiet]) & (held.radius >= k)).sum()) for k in (0, 1)]
+    found.append(("Bayes, up to 1 attacker", "deterministic", len(held), kept))
+    return [
+        {"decoder": decoder, "threat": threat, "inputs": of, "certified": counts}
+        for decoder, threat, of, counts in found
+    ]
+
+
+def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Mapping[str, Any]]) -> str:
+    """Return the study as Markdown: certified accuracy by code, then what became of the planted triggers.
+
+    Examples
+    --------
+    >>> tabulate_writers([], []).splitlines()[0]
+    '| code | models | each learns from | one model | vote | 1 | 5 | 10 | 20 | 50 | 100 | 130 | 200 |'
+    """
+    heads = ["code", "models", "each learns from", "one model", "vote", *map(str, SHOWN)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for record in records:
+        curve, of = record["certified"], record["inputs"]
+        shares = [curve[0], *(curve[k] if k < len(curve) else 0 for k in SHOWN)]
+        single = record["single_model"]
+        row = [record["name"], str(record["models"]), show_percent(record["utilization"])]
+        row += [f"{100 * single['count'] / single['of']:.1f}", *(f"{100 * count / of:.1f}" for count in shares)]
+        lines.append("| " + " | ".join(row) + " |")
+    lines += ["", "| plurality / consensus | inputs | " + " | ".join(map(str, COMPARED)) + " |"]
+    lines += ["|---|" + "---|" * (1 + len(COMPARED))]
+    for record in records:
+        curve, counted = record["certified"], record.get("consensus")
+        if counted is None:
+            continue
+        votes = [curve[k] if k < len(curve) else 0 for k in COMPARED]
+        kept = [counted.get(str(k), {"count": 0})["count"] for k in COMPARED]
+        row = [f"{vote:,} / {count:,}" for vote, count in zip(votes, kept, strict=True)]
+        lines.append("| " + " | ".join([record["name"], f"{record['inputs']:,}", *row]) + " |")
+    for record in attacks:
+        lines += ["", f"Code {record['name']}:", ""]
+        heads = ["writers", "models hit", "trigger works in hit models", "plain vote right", "decoder right", "alarms",
+                 "named rightly / wrongly an alarm", "pooled: rightly / wrongly"]  # fmt: skip
+        lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        clean = record["false_alarms"]
+        for size, cell in (("0", clean), *record["cells"].items()):
+            hit = cell.get("success_hit", {"count": 0, "of": 1})
+            named, pooled, of = cell["named"], cell["pooled"], cell["inputs"]
+            each = max(1, named["alarms"])
+            row = [size, str(cell.get("models_hit", 0)), show_percent(hit["count"] / hit["of"])]
+            row += [show_percent(cell[key] / of) for key in ("plurality_right", "right", "alarms")]
+            row += [f"{named['rightly'] / each:.2f} / {named['wrongly'] / each:.2f}"]
+            row += [f"{pooled['rightly']} / {pooled['wrongly']}"]
+            lines.append("| " + " | ".join(row) + " |")
+        kept = record.get("certified", [])
+        if kept:
+            lines += [
+                "",
+                "| its decoders | threat model | inputs | right | certified: 1 writer | 2 writers |",
+                "|---|---|---|---|---|---|",
+            ]
+        for own in kept:
+            shares = [f"{count:,}" for count in own["certified"]] + ["-"] * (3 - len(own["certified"]))
+            lines.append(f"| {own['decoder']} | {own['threat']} | {own['inputs']:,} | {' | '.join(shares)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw_writers(records: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Draw the share that is right and certified against colluding writers, a line a code.
+
+    Examples
+    --------
+    >>> "</svg>" in draw_writers([{"name": "two groups", "certified": [9, 8], "inputs": 10}])
+    True
+    """
+    return draw_curves({record["name"]: (record["certified"], record["inputs"]) for record in records}, "writers")
+
+
+def load_writer_records(folder: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the records of codes and of attacks in a folder of the study.
+
+    Examples
+    --------
+    >>> load_writer_records("nowhere")
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: nowhere: no records of the study of writers; run codeward reproduce writers
+    """
+    found = read_record_folder(folder)
+    codes = [record for record in found.values() if record.get("format") == "codeward-writers/1"]
+    attacks = [record for name, record in found.items() if name.startswith("attack-")]
+    if not codes:
+        raise InputError(f"{folder}: no records of the study of writers; run codeward reproduce writers")
+    return sorted(codes, key=lambda record: (record["utilization"] > 0.3, record["models"])), attacks
