@@ -27,7 +27,6 @@ WITHOUT_EXAMPLE = {
     "codeward.federated.server_app": {
         *("NodeBinding", "OrderBinding", "pack_assignment", "run_federation", "run_one_round", "unpack_reply")
     },
-    "codeward.reproduction": {"certify_samples"},
     "codeward.training.backbones": {"Backbone"},
 }
 #: It compares the answers of decoders before and after their internals are changed on purpose.
