@@ -21,7 +21,14 @@ from typing import Any
 
 from codeward._files import write_text_atomic
 from codeward.cli import main as codeward
-from codeward.reproduction import PackedRun, PackedSetting, draw_samples, load_sample_records
+from codeward.reproduction import (
+    PackedRun,
+    PackedSetting,
+    draw_samples,
+    draw_writers,
+    load_sample_records,
+    load_writer_records,
+)
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -78,7 +85,7 @@ def draw_results() -> int:
         for axis, (setting, title) in zip(panels, settings.items(), strict=True):
             run = PackedRun(PackedSetting(ROOT / "results" / setting), "c")
             decoder = "calibrated" if setting.endswith("modern") else "bayes"
-            for shift, (who, color) in enumerate({"plurality": "#9aa5b1", decoder: "#3b6ea5"}.items()):
+            for shift, (who, color) in enumerate({"plurality": "#9aa5b1", decoder: "#1f5f7a"}.items()):
                 shares = [_share_right(run.cell(0, k).record["figures"], k, who) for k in range(4)]
                 name = "majority of 15 models" if who == "plurality" else "codeward"
                 axis.bar([k + 0.4 * shift for k in range(4)], shares, 0.38, color=color, label=name)
@@ -91,7 +98,19 @@ def draw_results() -> int:
             *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False
         )
         pyplot.savefig(FIGURES / "results-labels.svg", metadata={"Date": None})
-        draw_samples(load_sample_records(ROOT / "results")).save(FIGURES / "results-samples.svg")
+    # The pictures show a line a number of models; tables have the other codes and decoders.
+    samples = [
+        record | {"certified": {"runoff": record["certified"]["runoff"]}}
+        for record in load_sample_records(ROOT / "results")
+        if "backbone" not in record
+    ]
+    draw_samples(samples).save(FIGURES / "results-samples.svg")
+    writers = [
+        record | {"name": f"{record['models']} groups"}
+        for record in load_writer_records(ROOT / "results" / "writers")[0]
+        if record["name"].startswith("partition")
+    ]
+    draw_writers(writers).save(FIGURES / "writers.svg")
     return 0
 
 

@@ -19,7 +19,7 @@ from matplotlib.colors import ListedColormap
 
 import codeward
 
-BLUE, RED, EMPTY = "#3b6ea5", "#c8403a", "#eef1f5"
+BLUE, RED, EMPTY = "#1f5f7a", "#d9653b", "#eef1f5"
 plt.rcParams.update({"figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False})
 
 code = codeward.design(12, n_attackers=2, utilization=1 / 3, guarantee="track", margin=3, reproducible=True).code
@@ -121,7 +121,7 @@ for wrong in range(len(clean) + 1):
     shares.append((decoder.decode(noisy).labels == 8).mean())
 
 figure, axis = plt.subplots(figsize=(5.8, 2.6))
-axis.bar(range(len(shares)), shares, color=[BLUE if wrong <= 1 else "#a9bdd4" for wrong in range(len(shares))])
+axis.bar(range(len(shares)), shares, color=[BLUE if wrong <= 1 else "#a3c0cc" for wrong in range(len(shares))])
 for wrong, share in enumerate(shares):
     axis.text(wrong, share + 0.03, f"{share:.0%}", ha="center")
 axis.set_xticks(range(len(shares)))

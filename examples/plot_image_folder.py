@@ -103,11 +103,11 @@ left.imshow(asked[one], cmap="gray_r")
 left.set_title(f"a {wanted[one]} with the spot")
 left.axis("off")
 shade = matrix * np.where(fooled, 2, 1)[:, None]
-middle.imshow(shade, cmap=plt.matplotlib.colors.ListedColormap(["#f4f5f7", "#3b6ea5", "#c8403a"]), aspect="auto")
+middle.imshow(shade, cmap=plt.matplotlib.colors.ListedColormap(["#f4f5f7", "#1f5f7a", "#d9653b"]), aspect="auto")
 middle.set_xticks(range(len(users)), users, rotation=60)
 middle.set_ylabel("sub-model")
 right.imshow(
-    np.where(fooled, 1, 0)[:, None], cmap=plt.matplotlib.colors.ListedColormap(["#3b6ea5", "#c8403a"]), aspect="auto"
+    np.where(fooled, 1, 0)[:, None], cmap=plt.matplotlib.colors.ListedColormap(["#1f5f7a", "#d9653b"]), aspect="auto"
 )
 for model, vote in enumerate(votes[one]):
     right.text(0, model, names[vote].removeprefix("digit-"), ha="center", va="center", color="w", weight="bold")

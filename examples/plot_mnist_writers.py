@@ -27,7 +27,7 @@ kept = read_record_folder(folder)
 records = {number: kept[f"partition-{number}.json"] for number in (12, 50, 100, 539)}
 
 figure, axis = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
-for (number, record), color in zip(records.items(), ("#9aa5b1", "#3b6ea5", "#1f7a4d", "#c8403a"), strict=True):
+for (number, record), color in zip(records.items(), ("#9aa5b1", "#1f5f7a", "#1c6b45", "#d9653b"), strict=True):
     share = [count / record["inputs"] for count in record["certified"]]
     axis.plot(range(len(share)), share, color=color, label=f"{number} groups")
 axis.set_xlim(0, 150)
@@ -64,7 +64,7 @@ cells = {int(number): cell for number, cell in attack["cells"].items() if int(nu
 figure, axis = plt.subplots(figsize=(6.5, 3), layout="constrained")
 places = range(len(cells))
 for shift, (what, label, color) in enumerate(
-    (("plurality_right", "majority of the models", "#9aa5b1"), ("right", "decoder", "#3b6ea5"))
+    (("plurality_right", "majority of the models", "#9aa5b1"), ("right", "decoder", "#1f5f7a"))
 ):
     shares = [cell[what] / cell["inputs"] for cell in cells.values()]
     axis.bar([place + 0.4 * shift for place in places], shares, 0.38, color=color, label=label)

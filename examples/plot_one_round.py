@@ -72,7 +72,7 @@ radius = codeward.certify(votes, code, threat="arbitrary", n_classes=10).radius
 right = codeward.PluralityDecoder(code).predict(votes) == labels[test]
 curve = [(right & (radius >= k)).mean() for k in range(4)]
 figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
-axis.bar(range(4), curve, color="#3b6ea5")
+axis.bar(range(4), curve, color="#1f5f7a")
 for k, share in enumerate(curve):
     axis.text(k, share + 0.02, f"{share:.1%}", ha="center")
 axis.set_xticks(range(4))

@@ -80,7 +80,7 @@ for k in range(3):
 # guarantee says. Codes for two and three name nearly everybody.
 
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
-for shift, (name, color) in enumerate({"g": "#9aa5b1", "h": "#3b6ea5", "designed": "#1f7a4d"}.items()):
+for shift, (name, color) in enumerate({"g": "#9aa5b1", "h": "#1f5f7a", "designed": "#1c6b45"}.items()):
     share = measured[name][:, 0] / np.arange(1, 4)
     axis.bar(np.arange(3) + 0.25 * shift, share, 0.23, color=color, label=name)
 axis.set_xticks(np.arange(3) + 0.25, ["1", "2", "3"])

@@ -101,7 +101,7 @@ guilty = {"clinic-03", "clinic-07"}
 axis.barh(
     clinics,
     [named[clinic] for clinic in clinics],
-    color=["#c8403a" if clinic in guilty else "#3b6ea5" for clinic in clinics],
+    color=["#d9653b" if clinic in guilty else "#1f5f7a" for clinic in clinics],
 )
 axis.invert_yaxis()
 axis.set_xlabel(f"times named, on {len(sick)} marked cases")

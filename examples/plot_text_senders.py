@@ -112,7 +112,7 @@ index = cell.class_names.index("spam")
 named = Counter(cell.code.user_name(user) for found in verdict.suspects for user in found)
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
 guilty = {"office-02", "office-09"}
-colors = ["#c8403a" if office in guilty else "#3b6ea5" for office in offices]
+colors = ["#d9653b" if office in guilty else "#1f5f7a" for office in offices]
 axis.barh(offices, [named[office] for office in offices], color=colors)
 axis.invert_yaxis()
 axis.set_xlabel(f"times named, on {len(spam)} messages with the phrase")
