@@ -133,6 +133,38 @@ def test_firm_is_the_number_of_users_who_cannot_change_a_kind():
     assert [kind(liars)[0] for liars in range(4)] == ["numeric", "numeric", "numeric", "categorical"]
 
 
+def test_firm_counts_who_cannot_turn_text_into_categories():
+    # 4 of 7 write sentences: one who writes words instead makes it a column of categories for all.
+    def read(writers):
+        notes = ["w " * (6 if user < writers else 2) for user in range(7)]
+        return load_user_data({"note": notes, "y": list("abababa"), "user": list("tuvwxyz")})
+
+    assert [(read(size).schema.columns[0].kind, read(size).firm) for size in (3, 4, 6, 7)] == [
+        ("categorical", 0), ("text", 0), ("text", 2), ("text", 3),
+    ]  # fmt: skip
+
+
+def test_one_user_cannot_change_how_dates_and_pictures_of_others_are_read():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"when": pandas.to_datetime(["2024-01-01", None, "2024-01-03"]), "y": list("aba"), "user": list("abc")})  # fmt: skip
+    stray = frame.astype({"when": object})
+    stray.loc[2, "when"] = "soon"
+    for other in (frame, frame.astype({"when": "datetime64[ns]"}), stray):
+        assert load_user_data(other).inputs.columns["when"][:2].tolist() == ["2024-01-01 00:00:00", None]
+    raw = {"when": frame["when"].to_numpy().astype("datetime64[ns]"), "y": list("aba"), "user": list("abc")}
+    assert load_user_data(raw).inputs.columns["when"][:2].tolist() == ["2024-01-01 00:00:00", None]
+
+    def read(last):
+        return load_user_data({"x": [np.eye(2, dtype=int)] * 2 + [last], "y": list("aba"), "user": list("abc")})
+
+    honest, attacked = read(np.eye(2, dtype=int)), read(np.full((2, 2), 0.5))
+    assert np.array_equal(honest.inputs[:2], attacked.inputs[:2])
+    assert attacked.inputs[2].max() == 128
+    for first, told in ((3, r"sizes, \(\) and in row 1 \(2, 2\)"), (np.full((2, 2), 300), "row 0: images of int64")):
+        with pytest.raises(InputError, match=told):
+            load_user_data({"x": [first, *[np.eye(2)] * 2], "y": list("aba"), "user": list("abc")})
+
+
 def test_a_schema_is_obeyed_and_refuses(tmp_path):
     schema = Schema(
         (Column("age", "numeric"), Column("city", "categorical", ("Ulm",))), "risk", "clinic", ("high", "low", "none")

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from codeward._errors import InputError, TooLargeError
 from codeward._files import LARGEST_FILE, open_regular
+from codeward.data._dataset_files import as_images
 from codeward.data._schema import MAX_COLUMNS
 from codeward.data._table import MAX_CHARACTERS
 
@@ -129,10 +131,13 @@ def read_frame(frame: Any) -> Columns:
     columns: Columns = {}
     for name in _check_names(list(names), "data"):
         values = frame[name]
-        if hasattr(values, "to_numpy"):
+        # Dates one by one: a column of them reads as it would if a single value in it were none.
+        if hasattr(values, "to_numpy") and getattr(values.dtype, "kind", "") not in ("m", "M"):
             values = values.to_numpy()
         elif not isinstance(values, np.ndarray):
             values = list(values)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "mM":
+            values = values.astype(f"{values.dtype.kind}8[us]").tolist()
         classes = getattr(features.get(name), "names", None)
         if classes is not None:
             # Hugging Face has -1 for "no label".
@@ -142,8 +147,11 @@ def read_frame(frame: Any) -> Columns:
 
 
 def stack_arrays(inputs: Columns, what: str) -> dict[str, Any] | None:
-    """Return the inputs of a table whose only input column holds pictures, arrays of pixels, or vectors of numbers."""
-    held = [name for name, values in inputs.items() if hasattr(values[0], "convert") or np.ndim(values[0])]
+    """Return the inputs of a table whose only input column holds pictures, arrays of pixels, or vectors of numbers.
+
+    Every picture is read by itself: whole numbers are bytes and fractions are of 0 to 1, whatever others handed in.
+    """
+    held = [name for name, values in inputs.items() if _holds_arrays(values)]
     if not held:
         return None
     if len(inputs) > 1:
@@ -153,14 +161,27 @@ def stack_arrays(inputs: Columns, what: str) -> dict[str, Any] | None:
             f"leave column {other!r} out"
         )
     values = inputs[held[0]]
-    try:
-        stacked = np.stack([np.asarray(value) for value in values])
-    except ValueError as error:
-        raise InputError(f"{what}: column {held[0]!r}: arrays of different sizes; bring them to one size") from error
-    if stacked.ndim == 2:
-        return {"X": stacked}
-    whole = stacked.dtype.kind in "iu" and stacked.min() >= 0 and stacked.max() <= 255
-    return {"images": stacked.astype(np.uint8) if whole else stacked}
+    arrays, where = [np.asarray(value) for value in values], f"{what}: column {held[0]!r}"
+    if len({array.shape for array in arrays}) > 1:
+        odd = next(row for row, array in enumerate(arrays) if array.shape != arrays[0].shape)
+        raise InputError(
+            f"{where}: arrays of different sizes, {arrays[0].shape} and in row {odd} {arrays[odd].shape}; "
+            "bring them to one size"
+        )
+    if arrays[0].ndim == 1:
+        return {"X": np.stack(arrays)}
+    return {"images": np.concatenate([_read_pixels(array, f"{where}, row {row}") for row, array in enumerate(arrays)])}
+
+
+def _holds_arrays(values: Sequence[Any]) -> bool:
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind != "O":
+        return False
+    return any(hasattr(value, "convert") or isinstance(value, list | tuple | np.ndarray) for value in values)
+
+
+def _read_pixels(array: NDArray[Any], what: str) -> NDArray[np.uint8]:
+    whole = array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255
+    return as_images((array.astype(np.uint8) if whole else array)[None], what)
 
 
 def _check_names(names: list[str], what: Any) -> list[str]:

@@ -186,12 +186,9 @@ def is_missing(value: Any) -> bool:
     if isinstance(value, str):
         # The length first: nobody strips a million characters to learn that they are something.
         return len(value) < 12 and value.strip().lower() in MISSING
-    # NaN is the value that differs from itself; so do pandas' and numpy's missing dates.
-    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value))) or _is_na(value)
-
-
-def _is_na(value: Any) -> bool:
-    return type(value).__name__ in ("NAType", "NaTType")
+    if isinstance(value, float | np.floating):
+        return bool(np.isnan(value))
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def as_text(value: Any) -> str:
@@ -237,15 +234,20 @@ def vote_kinds(
         numeric = stray <= _STRAY * (good + stray)
         yes, no = int((heard & numeric).sum()), int((heard & ~numeric).sum())
         kind = "numeric" if yes > no else "categorical"
-        if kind == "categorical" and len(inputs) == 1 and _reads_like_text(values, owners, n_users):
-            kind = "text"
-        # Each of k users can change its own voice, and so the difference by two; a draw goes to categorical.
-        firm = min(firm, max(0, (abs(yes - no) - (1 if yes > no else 0)) // 2))
+        firm = min(firm, _count_firm(yes, no))
+        if kind == "categorical" and len(inputs) == 1:
+            words = np.array([0 if is_missing(value) else len(as_text(value).split()) for value in values])
+            voices = [np.median(words[owners == user]) >= _WORDS for user in range(n_users) if (owners == user).any()]
+            yes = sum(map(bool, voices))
+            no = len(voices) - yes
+            kind, firm = "text" if yes > no else kind, min(firm, _count_firm(yes, no))
         columns.append(Column(name, kind))
     return columns, firm
 
 
-def _reads_like_text(values: Sequence[Any], owners: NDArray[np.int64], n_users: int) -> bool:
-    words = np.array([0 if is_missing(value) else len(as_text(value).split()) for value in values])
-    voices = [np.median(words[owners == user]) >= _WORDS for user in range(n_users) if (owners == user).any()]
-    return bool(sum(voices) > len(voices) / 2)
+def _count_firm(yes: int, no: int) -> int:
+    """Count the users who cannot change what more voices than not say; a draw is a no.
+
+    Each can change its own voice, and so the difference by two.
+    """
+    return max(0, (abs(yes - no) - (1 if yes > no else 0)) // 2)
