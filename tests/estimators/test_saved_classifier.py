@@ -10,6 +10,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from codeward import CodedClassifier
 from codeward._errors import InputError
+from codeward.data import Column, Schema
 from codeward.estimators import plan_training, train_guarded
 from codeward.runs import Card, TrainConfig, find_cell
 
@@ -74,3 +75,27 @@ def test_a_trained_folder_opens_as_a_classifier(numbers, tmp_path):
     guard = CodedClassifier.load(tmp_path)
     assert (guard.predict(X) == y).mean() > 0.9
     assert guard.code_ == cell.code
+
+
+def test_where_users_could_move_all_models_the_folder_certifies_nothing(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 124)
+    points = np.eye(4)[labels] / 2 + rng.normal(0, 0.05, (124, 4))
+    named = labels.astype(str).astype(object)
+    named[0] = "mine"  # a class that one user invents is an output of every head
+    guard = CodedClassifier(backbone="features", decoder="calibrated", random_state=0)
+    guard.fit(points[:84], named[:84], groups=np.repeat(np.arange(7), 12), validation=(points[84:], named[84:]))
+    card = guard.save(tmp_path / "run")
+    assert card.warnings
+    assert card.certified == ()
+    assert not [said for said in card.guarantees if said.property == "undo"]  # what the endpoint certifies by
+
+
+def test_trusted_samples_fix_the_classes_beside_a_schema_that_has_none():
+    rows = np.eye(2)[[0, 1] * 20] / 2
+    names, groups = ["no", "yes"] * 20, np.repeat(np.arange(5), 8)
+    config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, train={"backbone": "features"})
+    schema = Schema((Column("features", "numeric", shape=(2,)),), origin="declared")
+    plan = plan_training(config, (rows, names, groups), (rows[:8], names[:8]), schema=schema)
+    assert plan.data.schema.classes == ("no", "yes")
+    assert not plan.movable

@@ -178,8 +178,9 @@ def plan_training(
             given, told.label, "none", schema=schema, text=told.text, data_dir=config.data_dir, ignore=ignore
         )
         if schema is None:
-            settled = replace(operators.schema, classes=operators.class_names, origin="trusted")
-            schema = replace(settled, user=told.user)
+            schema = replace(operators.schema, origin="trusted", user=told.user)
+        if schema.classes is None:
+            schema = replace(schema, classes=operators.class_names)
     data = load_user_data(
         source if source is not None else told.data,
         told.label,

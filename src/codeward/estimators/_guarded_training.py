@@ -278,11 +278,11 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         warnings=movable,
         certifiable=not movable,
     )
-    if roles.trusted and not movable and cell.threat == "deterministic":
-        card = replace(card, certified=(*card.certified, *_certify_trusted(cell, plan.choice.n_attackers)))
-    elif not roles.trusted:
-        # What the decoder in use keeps depends on confusion matrices that users had a hand in.
+    if not roles.trusted or movable:
+        # What the decoder in use keeps depends on confusion matrices, or models, that users had a hand in.
         card = replace(card, guarantees=tuple(said for said in card.guarantees if said.property != "undo"))
+    elif cell.threat == "deterministic":
+        card = replace(card, certified=(*card.certified, *_certify_trusted(cell, plan.choice.n_attackers)))
     handed_in = sum(own.size for own in roles.training)
     handed_in += sum(len(given) for given in (roles.validation, roles.clean) if given.owners is not None)
     facts = {"data": f"{handed_in:,} samples of {cell.code.n_users} users", "model": plan.model.name}
