@@ -146,7 +146,8 @@ def test_firm_counts_who_cannot_turn_text_into_categories():
 
 def test_one_user_cannot_change_how_dates_and_pictures_of_others_are_read():
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"when": pandas.to_datetime(["2024-01-01", None, "2024-01-03"]), "y": list("aba"), "user": list("abc")})  # fmt: skip
+    dates = pandas.to_datetime(["2024-01-01", None, "2024-01-03"])
+    frame = pandas.DataFrame({"when": dates, "y": list("aba"), "user": list("abc")})
     stray = frame.astype({"when": object})
     stray.loc[2, "when"] = "soon"
     for other in (frame, frame.astype({"when": "datetime64[ns]"}), stray):

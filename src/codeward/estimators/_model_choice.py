@@ -141,7 +141,11 @@ def choose_model(model: Any, schema: Schema, n_classes: int, as_is: bool = False
         return ModelChoice(name, "tables", _make_named(name, schema))
     found, told = (_find(name), name) if isinstance(name, str) else (name, "")
     if callable(found) and not hasattr(found, "fit"):
-        told, found = told or getattr(found, "__name__", "model"), found()
+        told = told or getattr(found, "__name__", "model")
+        try:
+            found = found()
+        except TypeError as error:
+            raise InputError(f"model: {told} is called without arguments to make a classifier: {error}") from error
     if isinstance(found, type) or not (hasattr(found, "fit") and hasattr(found, "predict")):
         raise InputError(f"model: {told or found!r} is no scikit-learn classifier; choose {', '.join(NAMES)}, or one")
     label, form = told or type(found).__name__, "matrix"
@@ -249,6 +253,7 @@ def _with_encoders(estimator: Any, schema: Schema, ordinal: bool = False) -> Any
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+    from sklearn.utils import get_tags
 
     if schema.kind == "features":
         places: list[int] = list(range(schema.columns[0].shape[0]))
@@ -273,7 +278,11 @@ def _with_encoders(estimator: Any, schema: Schema, ordinal: bool = False) -> Any
         if kinds[place] == "text":
             grams = HashingVectorizer(ngram_range=(1, 2), n_features=_GRAMS, alternate_sign=False)
             steps.append((f"text{place}", grams, place))
-    return make_pipeline(ColumnTransformer(steps), estimator)
+    columns = ColumnTransformer(steps)
+    dense = hasattr(estimator, "__sklearn_tags__") and not get_tags(estimator).input_tags.sparse
+    if dense and not ordinal and "text" not in kinds:
+        columns.set_params(sparse_threshold=0)  # else many categories of one user would make a matrix it cannot read
+    return make_pipeline(columns, estimator)
 
 
 def _choose_network(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
@@ -343,4 +352,7 @@ def _find(path: str) -> Any:
     found = getattr(import_named(module), name, None)
     if found is None:
         raise InputError(f"model {path!r}: {module} has no {name}")
-    return found(**arguments) if isinstance(found, type) or called else found
+    try:
+        return found(**arguments) if isinstance(found, type) or called else found
+    except (TypeError, ValueError) as error:
+        raise InputError(f"model {path!r}: {' '.join(str(error).split())[:120]}") from error

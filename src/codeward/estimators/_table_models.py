@@ -238,7 +238,9 @@ def _fit(estimator: Any, rows: Any, labels: NDArray[Any], plan: "ModelPlan", fal
         with warnings.catch_warnings(), _one_thread():
             warnings.simplefilter("ignore")
             return fresh.fit(rows, labels.astype(str)), ""
-    except (ValueError, ArithmeticError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:
         # Data that no model can be fitted to stop nobody else's models: this one says its most frequent class.
         return constant, " ".join(str(error).split())[:160]
 
