@@ -173,7 +173,7 @@ def stack_arrays(inputs: Columns, what: str) -> dict[str, Any] | None:
     return {"images": np.concatenate([_read_pixels(array, f"{where}, row {row}") for row, array in enumerate(arrays)])}
 
 
-def _holds_arrays(values: Sequence[Any]) -> bool:
+def _holds_arrays(values: Any) -> bool:
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind != "O":
         return False
     return any(hasattr(value, "convert") or isinstance(value, list | tuple | np.ndarray) for value in values)
