@@ -121,3 +121,19 @@ def test_everything_public_has_an_example_that_runs(name):
     }
     without = {known for known, found in ours.items() if ">>> " not in (found.__doc__ or "")}
     assert without == WITHOUT_EXAMPLE.get(name, set())
+
+
+#: They have a ``code.json`` of their own: the folder of a federation's server, and a federated run that begins with it.
+OTHER_FOLDERS = {"_federation_folder.py", "_federated_run.py"}
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_nobody_but_runs_spells_a_path_of_a_run_folder(file):
+    names = r"(.*/)?(config\.yaml|code\.json|revocation\.json|card\.json|repeat\S*-attackers\S*)"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    spelled = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(names, node.value)
+    ]
+    assert not spelled or file.parent.name == "runs" or file.name in OTHER_FOLDERS

@@ -170,4 +170,4 @@ def test_a_grid_or_packed_results_in_the_place_of_a_run_are_told_apart(tmp_path,
         assert main(["serve", str(folder)]) == 2
         assert "packed results have votes but no models" in capsys.readouterr().err
     assert main(["serve", str(run.parent)]) == 2
-    assert capsys.readouterr().err.strip().endswith("(no code.json)")
+    assert capsys.readouterr().err.strip().endswith("(no code.json and config.yaml)")

@@ -86,19 +86,21 @@ def check_digest(reader: "VoteReader", code: "Code", file: Path, force: bool) ->
 
 def _find_cell(votes: Path) -> "Cell | None":
     """Return the cell of a run folder, or that of a vote file in one; None for any other file."""
+    from codeward.runs import is_run
+
+    place = votes if votes.is_dir() else votes.parent.parent
     # A core install has no YAML, and reads vote files all the same.
-    if not votes.is_dir() and not (votes.parent.parent / "config.yaml").is_file():
-        return None
+    if not is_run(place):
+        if not votes.is_dir():
+            return None
+        raise InputError(f"{votes}: no run folder (no config.yaml); give a vote file (.npz, .csv) or such a folder")
     from codeward.runs import Cell, RunFolder
 
-    folder = RunFolder(votes if votes.is_dir() else votes.parent.parent)
-    if not folder.config_file.is_file():
-        raise InputError(f"{votes}: no run folder (no config.yaml); give a vote file (.npz, .csv) or such a folder")
-    cells = folder.list_votes()
+    folder = RunFolder(place)
     if not votes.is_dir():
-        inputs = votes.stem.rpartition("-")[2]
-        cells = [cell for cell in cells if folder.votes(*cell, inputs) == votes]
-        return Cell(folder, *cells[0]) if cells else None
+        known = folder.find_votes(votes)
+        return None if known is None else Cell(folder, *known)
+    cells = folder.list_votes()
     if len(cells) != 1:
         some = ", ".join(str(folder.votes(*cell, "clean")) for cell in cells[:3])
         raise InputError(f"{votes}: " + (f"several vote files; give one of them: {some}" if cells else "no votes yet"))

@@ -290,9 +290,9 @@ def _pack(folder: Path, action: str, settings: list[str], without_scores: bool, 
     """Pack or unpack settings of a grid folder, all by default, and say what became of them."""
     from codeward._errors import InputError
     from codeward.reproduction import drop_scores, list_packed, pack_setting, unpack_setting
-    from codeward.runs import pack_record_folder
+    from codeward.runs import list_inner_runs, pack_record_folder
 
-    plain = {file.parents[1].name for file in folder.glob("*/*/config.yaml")}
+    plain = {run.parent.name for run in list_inner_runs(folder)}
     packed = {setting.path.name for setting in list_packed(folder)}
     known = plain | packed if action == "pack" else packed
     for setting in settings:

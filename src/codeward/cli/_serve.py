@@ -33,17 +33,20 @@ def serve(
 
     Example: codeward train patients.csv -o clinics && codeward serve clinics
     """
+    from codeward.reproduction import is_packed
+    from codeward.runs import is_run, list_inner_runs
     from codeward.serve import DEFAULT_LEDGER, Ledger, ServeSettings, read_token
 
     # The cheap checks first: a wrong option is refused before models are loaded.
     settings = ServeSettings(host, port, read_token(token_file), insecure, tuple(trusted_proxy))
-    if not (run_dir / "code.json").is_file():
-        runs = sorted(str(file.parent) for file in run_dir.glob("*/*/code.json"))
-        packed = (Path(f"{run_dir}.runs.npz"), Path(f"{run_dir.parent}.runs.npz"), *run_dir.glob("*.runs.npz"))
+    if not is_run(run_dir):
+        runs = list_inner_runs(run_dir)
         hint = f"; it holds runs, such as {runs[0]}" if runs else ""
-        if not runs and any(file.is_file() for file in packed):
+        if not runs and is_packed(run_dir):
             hint = "; packed results have votes but no models: `codeward reproduce` with -o trains them"
-        raise typer.BadParameter(f"{run_dir} is no run folder (no code.json){hint}", param_hint="RUN_DIR")
+        raise typer.BadParameter(
+            f"{run_dir} is no run folder (no code.json and config.yaml){hint}", param_hint="RUN_DIR"
+        )
 
     from codeward.serve import open_run, serve_run
 

@@ -1,18 +1,16 @@
 """Carrying out a revocation: train what the revoked users reached again, keep the rest, and count anew."""
 
-import json
 import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from codeward._errors import InputError
-from codeward._files import write_atomic, write_text_atomic
+from codeward._files import write_atomic
 from codeward.estimators import retrain_without
 from codeward.experiments._federated_run import revoke_from_round
 from codeward.experiments._measure import count_votes
@@ -61,7 +59,7 @@ def name_output(folder: str | os.PathLike[str], outlook: Outlook) -> Path:
     """
     name = "-".join(outlook.after.names(outlook.after.steps[-1]))
     plain = re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}", name)
-    return Path(folder) / "revoked" / (name if plain else outlook.after.digest[:16])
+    return RunFolder(folder).revoked / (name if plain else outlook.after.digest[:16])
 
 
 def revoke_users(
@@ -107,7 +105,7 @@ def revoke_users(
     device = find_device(cells)
     config = old.config
     _open_state(new, outlook.after, config)
-    _leave_note(old.path / "revoked", new.path, outlook.after)
+    outlook.after.leave_note(old, new)
     store = InheritingStore(new.path / "store", ModelStore(cells[0].store))
     own = isinstance(config, TrainConfig)
     pair = None if own else load_pair(config)
@@ -143,15 +141,6 @@ def _open_state(new: RunFolder, revocation: Revocation, config: RunConfig) -> No
     new.save_config(config.model_copy(update={"store": None}))
     revocation.code.save(new.code_file)
     revocation.save(new.path)
-
-
-def _leave_note(notes: Path, new: Path, revocation: Revocation) -> None:
-    """Say in the old folder where the new state is, so that a server of the old one knows of it."""
-    if new.resolve().parent == notes.resolve():
-        return
-    told = {"folder": str(new), "users": revocation.names(revocation.revoked), "state": revocation.digest}
-    with suppress(OSError):  # the old folder may be read-only
-        write_text_atomic(notes / f"{revocation.digest[:16]}.json", json.dumps(told) + "\n")
 
 
 def _train_without(

@@ -29,6 +29,7 @@ _HOME = {
     "fill_claims": "_claims",
     "freeze_features": "_sample_heads",
     "is_grid": "_grid_folder",
+    "is_packed": "_packed_setting",
     "list_packed": "_packed_setting",
     "list_runs": "_grid_folder",
     "load_sample_records": "_sample_tables",
@@ -77,6 +78,7 @@ __all__ = [
     "fill_claims",
     "freeze_features",
     "is_grid",
+    "is_packed",
     "list_packed",
     "list_runs",
     "load_sample_records",
@@ -103,7 +105,7 @@ if TYPE_CHECKING:
     from codeward.reproduction._findings import CellStudy
     from codeward.reproduction._grid_folder import Grid, drop_scores, is_grid, list_runs, open_grid
     from codeward.reproduction._grid_report import GridReport, build_grid_report, count_grid_steps, write_grid_report
-    from codeward.reproduction._packed_setting import PackedRun, PackedSetting, list_packed
+    from codeward.reproduction._packed_setting import PackedRun, PackedSetting, is_packed, list_packed
     from codeward.reproduction._packing import pack_setting, unpack_setting
     from codeward.reproduction._sample_heads import freeze_features, vote_heads
     from codeward.reproduction._sample_tables import (

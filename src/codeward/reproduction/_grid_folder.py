@@ -14,7 +14,7 @@ from codeward.report import Share
 from codeward.reproduction._findings import check_study, load_study
 from codeward.reproduction._packed_setting import PackedRun, list_packed
 from codeward.reproduction._studies import PAPER_DATASETS, STUDIES, is_usual_attack, plan_study
-from codeward.runs import Cell, RunConfig, RunFolder, name_triggered
+from codeward.runs import Cell, RunConfig, RunFolder, list_inner_runs, name_triggered
 
 #: Runs of no study.
 OTHER = "other"
@@ -132,8 +132,7 @@ def is_grid(folder: str | os.PathLike[str]) -> bool:
     >>> is_grid("no/such/folder")
     False
     """
-    path = Path(folder)
-    return not (path / "config.yaml").exists() and (any(path.glob("*/*/config.yaml")) or bool(list_packed(path)))
+    return not RunFolder(folder).config_file.exists() and bool(list_inner_runs(folder) or list_packed(folder))
 
 
 def list_runs(folder: str | os.PathLike[str]) -> dict[str, RunFolder]:
@@ -147,10 +146,7 @@ def list_runs(folder: str | os.PathLike[str]) -> dict[str, RunFolder]:
     found: dict[str, RunFolder] = {}
     for setting in list_packed(folder):
         found |= {f"{setting.path.name}/{run}": PackedRun(setting, run) for run in setting.runs}
-    for file in Path(folder).glob("*/*/config.yaml"):
-        place = RunFolder(file.parent)
-        if place.code_file.exists():
-            found[place.path.relative_to(folder).as_posix()] = place
+    found |= {path.relative_to(folder).as_posix(): RunFolder(path) for path in list_inner_runs(folder)}
     return dict(sorted(found.items()))
 
 

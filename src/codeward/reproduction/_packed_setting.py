@@ -29,7 +29,7 @@ from codeward._errors import InputError
 from codeward._files import NUMPY_PACKINGS, parse_json, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.decoding import VoteSet, estimate_confusion
-from codeward.runs import Cell, RunConfig, RunFolder, parse_lines, parse_yaml, read_stored
+from codeward.runs import CODE_FILE, CONFIG_FILE, Cell, RunConfig, RunFolder, parse_lines, parse_yaml, read_stored
 
 #: Most bytes that a packed file may unfold to.
 LIMIT = 1 << 28
@@ -105,7 +105,7 @@ class PackedSetting:
     @property
     def runs(self) -> list[str]:
         """Names of the runs."""
-        return sorted(name.split("/")[0] for name in self.files if name.endswith("/config.yaml"))
+        return sorted(name.split("/")[0] for name in self.files if name.endswith(f"/{CONFIG_FILE}"))
 
     def list_files(self, folder: str) -> list[str]:
         """Return the files of a folder, such as ``c/records``, in order."""
@@ -126,11 +126,11 @@ class PackedSetting:
 
     def load_code(self, run: str) -> Code:
         """Return the code of a run."""
-        content = self.read_json(f"{run}/code.json")
+        content = self.read_json(f"{run}/{CODE_FILE}")
         try:
             return Code(content["matrix"], content["users"], content["models"], content["construction"])
         except (KeyError, TypeError) as error:
-            raise InputError(f"{self.file}: {run}/code.json is no code ({error})") from error
+            raise InputError(f"{self.file}: {run}/{CODE_FILE} is no code ({error})") from error
 
     def load_votes(self, file: str) -> VoteSet:
         """Return a vote file as `codeward.decoding.load_votes` would."""
@@ -141,10 +141,10 @@ class PackedSetting:
     def unpack_run(self, run: str, target: str | os.PathLike[str]) -> None:
         """Write a run as plain files, byte for byte those that were packed, into a folder; the packed files stay."""
         names = [name for name in self.files if name.startswith(f"{run}/")]
-        if f"{run}/config.yaml" not in names:
+        if f"{run}/{CONFIG_FILE}" not in names:
             raise InputError(f"{self.file}: no run {run} in it, but {', '.join(self.runs)}")
         # The configuration comes last: a folder without it is no run yet.
-        for name in sorted(names, key=lambda name: name.endswith("/config.yaml")):
+        for name in sorted(names, key=lambda name: name.endswith(f"/{CONFIG_FILE}")):
             place = Path(target, name.partition("/")[2])
             if name.endswith(".npz"):
                 write_atomic(place, partial(np.savez_compressed, **self._restore(name)))  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ class PackedRun(RunFolder):
     @cached_property
     def config(self) -> RunConfig:
         """The configuration."""
-        text = self.setting.read_text(f"{self.path.name}/config.yaml")
+        text = self.setting.read_text(f"{self.path.name}/{CONFIG_FILE}")
         try:
             return RunConfig.model_validate(read_stored(parse_yaml(text, str(self.config_file))))
         except ValidationError as error:
@@ -321,3 +321,16 @@ class _PackedCell(Cell):
         if content["code_digest"] != self.code.digest:
             raise InputError(f"{self.folder.path}: code.json is not the code of the records; was the folder edited?")
         return dict(content)
+
+
+def is_packed(folder: str | os.PathLike[str]) -> bool:
+    """Say whether a folder is, holds or lies in a packed setting.
+
+    Examples
+    --------
+    >>> is_packed("no/such/folder")
+    False
+    """
+    path = Path(folder)
+    known = {setting.path for place in (path, path.parent, path.parent.parent) for setting in list_packed(place)}
+    return bool(known & {path, path.parent}) or any(setting.parent == path for setting in known)

@@ -22,7 +22,7 @@ from codeward.reproduction._packed_setting import (
     name_validation,
     write_json,
 )
-from codeward.runs import format_lines
+from codeward.runs import CONFIG_FILE, format_lines
 
 #: Arrays of vote files that are packed.
 _PACKED = {"votes", "labels", "confusion", "code_digest"}
@@ -55,7 +55,7 @@ def pack_setting(folder: str | os.PathLike[str], setting: str) -> tuple[PackedSe
     unpack_setting(folder, setting)
     packed = PackedSetting(Path(folder, setting))
     builder, left_out = _Builder(), dict[str, str]()
-    plain = {file.parent.name: file.parent for file in sorted(packed.path.glob("*/config.yaml"))}
+    plain = {file.parent.name: file.parent for file in sorted(packed.path.glob(f"*/{CONFIG_FILE}"))}
     taken = []
     for run, place in plain.items():
         files = {f"{run}/{file.relative_to(place).as_posix()}": file for file in sorted(place.rglob("*"))}
@@ -74,7 +74,7 @@ def pack_setting(folder: str | os.PathLike[str], setting: str) -> tuple[PackedSe
         for name, file in chosen.items():
             _compare(packed, name, file)
     for place, chosen in taken:
-        (place / "config.yaml").unlink()  # first: now the packed run counts
+        (place / CONFIG_FILE).unlink()  # first: now the packed run counts
         for file in chosen.values():
             file.unlink(missing_ok=True)
         for part in [*(place / name for name in ("records", "studies", "votes", "plots")), place, packed.path]:
@@ -96,7 +96,7 @@ def unpack_setting(folder: str | os.PathLike[str], setting: str) -> None:
     if not packed.exists:
         return
     for run in packed.runs:
-        if not (packed.path / run / "config.yaml").exists():
+        if not (packed.path / run / CONFIG_FILE).exists():
             packed.unpack_run(run, packed.path / run)
     packed.file.unlink()
 

@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "ALARM": "_records",
+    "CODE_FILE": "_records",
+    "CONFIG_FILE": "_records",
     "FRACTION": "_sections",
     "FRACTIONS": "_sections",
     "AttackSection": "_sections",
@@ -63,8 +65,11 @@ _HOME = {
     "find_code": "_run_folder",
     "foresee_revocation": "_revocation",
     "format_lines": "_records",
+    "is_run": "_records",
+    "is_superseded": "_revocation",
     "list_cells": "_listing",
     "list_class_names": "_listing",
+    "list_inner_runs": "_records",
     "load_config": "_config",
     "load_federated_config": "_config",
     "load_record": "_records",
@@ -90,6 +95,8 @@ _HOME = {
 
 __all__ = [
     "ALARM",
+    "CODE_FILE",
+    "CONFIG_FILE",
     "FRACTION",
     "FRACTIONS",
     "AttackSection",
@@ -123,8 +130,11 @@ __all__ = [
     "find_code",
     "foresee_revocation",
     "format_lines",
+    "is_run",
+    "is_superseded",
     "list_cells",
     "list_class_names",
+    "list_inner_runs",
     "load_config",
     "load_federated_config",
     "load_record",
@@ -171,11 +181,15 @@ if TYPE_CHECKING:
     )
     from codeward.runs._records import (
         ALARM,
+        CODE_FILE,
+        CONFIG_FILE,
         SimulatedAttack,
         decoder_figures,
         describe_detection,
         describe_machine,
         format_lines,
+        is_run,
+        list_inner_runs,
         load_record,
         load_records,
         pack_record_folder,
@@ -187,7 +201,7 @@ if TYPE_CHECKING:
         share,
         write_lines,
     )
-    from codeward.runs._revocation import Outlook, Revocation, foresee_revocation, load_revocation
+    from codeward.runs._revocation import Outlook, Revocation, foresee_revocation, is_superseded, load_revocation
     from codeward.runs._run_folder import RunFolder, find_code, name_triggered
     from codeward.runs._sections import (
         FRACTION,

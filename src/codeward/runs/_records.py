@@ -34,6 +34,8 @@ FALSE_ALARMS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
 MOST_BYTES = 1 << 28
 #: The records of a folder, packed.
 PACKED = "records.jsonl.gz"
+#: The two files that make a folder a run; all other paths are of `codeward.runs.RunFolder`.
+CONFIG_FILE, CODE_FILE = "config.yaml", "code.json"
 
 _PACKAGES = ("numpy", "scipy", "numba", "torch", "scikit-learn")
 
@@ -63,6 +65,28 @@ class SimulatedAttack:
     target: int
     targets: tuple[int, ...] | None = None
     names: tuple[str, ...] = ()
+
+
+def is_run(folder: str | os.PathLike[str]) -> bool:
+    """Say whether a folder is a run: it has a configuration and a code. Nothing is read.
+
+    Examples
+    --------
+    >>> is_run("no/such/folder")
+    False
+    """
+    return Path(folder, CONFIG_FILE).is_file() and Path(folder, CODE_FILE).is_file()
+
+
+def list_inner_runs(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the runs two levels inside a folder, as grids of runs keep them, in order.
+
+    Examples
+    --------
+    >>> list_inner_runs("no/such/folder")
+    []
+    """
+    return sorted(file.parent for file in Path(folder).glob(f"*/*/{CONFIG_FILE}") if is_run(file.parent))
 
 
 def share(count: int, total: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -103,6 +104,14 @@ class Revocation:
         content = {"format": FORMAT, "original": code_to_json(self.original), "steps": self.steps}
         write_text_atomic(RunFolder(folder).revocation_file, json.dumps(content, indent=1) + "\n")
 
+    def leave_note(self, old: RunFolder, new: RunFolder) -> None:
+        """Say in the old folder where the new state is, so that a server of the old one knows; see `is_superseded`."""
+        if new.path.resolve().parent == old.revoked.resolve():
+            return
+        told = {"folder": str(new.path), "users": self.names(self.revoked), "state": self.digest}
+        with suppress(OSError):  # the old folder may be read-only
+            write_text_atomic(old.revoked / f"{self.digest[:16]}.json", json.dumps(told) + "\n")
+
 
 @dataclass(frozen=True)
 class Outlook:
@@ -191,6 +200,19 @@ def load_revocation(folder: str | os.PathLike[str]) -> Revocation:
     if not matches:
         raise InputError(f"{folder}: code.json is not what {file.name} says is left; was the folder edited?")
     return found
+
+
+def is_superseded(folder: str | os.PathLike[str]) -> bool:
+    """Say whether users were revoked from a run: a state without them is inside it, or a note where one is.
+
+    Examples
+    --------
+    >>> is_superseded("no/such/folder")
+    False
+    """
+    place = RunFolder(folder)
+    inside = place.revoked.glob(f"*/{place.revocation_file.name}")
+    return any(inside) or any(place.revoked.glob("[!.]*.json"))
 
 
 def foresee_revocation(folder: str | os.PathLike[str], users: Sequence[str]) -> Outlook:

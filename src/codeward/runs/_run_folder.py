@@ -12,7 +12,7 @@ from codeward._files import remove_leftovers, write_text_atomic
 from codeward._notebook import Displayed, Sheet
 from codeward.codes import Code, design, named_code
 from codeward.runs._config import FederatedConfig, RunConfig, TrainConfig, read_config, read_stored
-from codeward.runs._records import load_record
+from codeward.runs._records import CODE_FILE, CONFIG_FILE, load_record
 from codeward.runs._yaml import read_yaml
 
 
@@ -41,12 +41,12 @@ class RunFolder(Displayed):
     @property
     def config_file(self) -> Path:
         """The resolved configuration."""
-        return self.path / "config.yaml"
+        return self.path / CONFIG_FILE
 
     @property
     def code_file(self) -> Path:
         """The code, of the users that are left."""
-        return self.path / "code.json"
+        return self.path / CODE_FILE
 
     @property
     def card_file(self) -> Path:
@@ -57,6 +57,11 @@ class RunFolder(Displayed):
     def revocation_file(self) -> Path:
         """Who was revoked; absent where nobody was."""
         return self.path / "revocation.json"
+
+    @property
+    def revoked(self) -> Path:
+        """Folder of the states without revoked users, and of notes that say where others are."""
+        return self.path / "revoked"
 
     @property
     def plots(self) -> Path:
@@ -126,6 +131,11 @@ class RunFolder(Displayed):
     def list_votes(self) -> list[tuple[int, int]]:
         """Return repeat and number of attackers of every cell with vote files, in order."""
         return _list_cells(self.path / "votes")
+
+    def find_votes(self, file: str | os.PathLike[str]) -> tuple[int, int] | None:
+        """Return repeat and number of attackers of the cell that a vote file is of; None where it is of none."""
+        inputs = Path(file).stem.rpartition("-")[2]
+        return next((cell for cell in self.list_votes() if self.votes(*cell, inputs) == Path(file)), None)
 
     def open(self, config: RunConfig, found: Code | None = None) -> Code:
         """Make the folder, or check that it holds this very run; return its code: its own, ``found``, or a new one.

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from pydantic import BaseModel, ConfigDict, Field
 
 from codeward import __version__
+from codeward.runs import is_superseded
 from codeward.serve._convictions import gather_evidence
 from codeward.serve._incident_ledger import Ledger
 from codeward.serve._incidents import DamagedIncident
@@ -301,8 +302,7 @@ class HealthWatch:
             self._takes = True
         except OSError:
             self._takes = False
-        revoked = self.folder / "revoked"  # states made here, and notes of those made elsewhere
-        if any(revoked.glob("*/revocation.json")) or any(revoked.glob("[!.]*.json")):
+        if is_superseded(self.folder):
             self._models = "old: users were revoked from this run; serve the folder without them"
         elif self._stamps() != self._opened:
             self._models = "old: the run folder has changed; start again"
