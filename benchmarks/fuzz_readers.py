@@ -127,7 +127,7 @@ def make_targets(folder: Path) -> dict[str, tuple[list[bytes], Callable[[bytes],
     cell.save_record(config, {"figures": {}, "code_digest": code.digest, "training": {}})
 
     def walk(place: RunFolder) -> None:
-        whole = place.cell(0, 1) if isinstance(place, PackedRun) else Cell(place, 0, 1)
+        whole = Cell(place, 0, 1)
         _ = (whole.about, whole.record, whole.is_whole, whole.has_keys)
         _ = (whole.id, whole.threat, whole.class_names, whole.assumptions, place.config)
         _ = (whole.keys, whole.store, whole.shape, whole.groups, whole.reached, whole.triggered, whole.gallery)

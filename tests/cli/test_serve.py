@@ -163,6 +163,7 @@ def test_a_grid_or_packed_results_in_the_place_of_a_run_are_told_apart(tmp_path,
     run = tmp_path / "grid" / "digits-iid" / "c"
     run.mkdir(parents=True)
     (run / "code.json").write_text("{}")
+    (run / "config.yaml").write_text("")
     assert main(["serve", str(tmp_path / "grid")]) == 2
     assert f"it holds runs, such as {run}" in capsys.readouterr().err
     (tmp_path / "mnist-iid.runs.npz").write_bytes(b"")

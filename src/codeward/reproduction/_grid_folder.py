@@ -11,7 +11,7 @@ from codeward._progress import Progress, silent
 from codeward.codes import Code
 from codeward.decoding import VoteSet
 from codeward.report import Share
-from codeward.reproduction._findings import check_study, load_study
+from codeward.reproduction._findings import check_study
 from codeward.reproduction._packed_setting import PackedRun, list_packed
 from codeward.reproduction._studies import PAPER_DATASETS, STUDIES, is_usual_attack, plan_study
 from codeward.runs import Cell, RunConfig, RunFolder, list_inner_runs, name_triggered
@@ -177,10 +177,7 @@ def drop_scores(folder: str | os.PathLike[str], setting: str) -> None:
 def read_picture(place: RunFolder) -> str | None:
     """Return the picture of the users' class shares that a run drew; None where there is none."""
     file = place.plots / "users.svg"
-    if isinstance(place, PackedRun):
-        name = f"{place.path.name}/plots/{file.name}"
-        return place.setting.read_text(name) if name in place.setting.files else None
-    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+    return place.read_text(file) if place.holds(file) else None
 
 
 def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) -> Grid:
@@ -257,14 +254,8 @@ def rank_code(name: str) -> tuple[int, str]:
 
 
 def _open_run(place: RunFolder, path: str) -> GridRun:
-    if isinstance(place, PackedRun):
-        cells = [place.cell(*known) for known in place.list_records()]
-        names = place.setting.list_files(f"{place.path.name}/studies")
-        studies = [check_study(place.setting.read_json(name), place.setting.path / name) for name in names]
-    else:
-        cells = [Cell(place, *known) for known in place.list_records()]
-        studies = [load_study(file) for file in sorted((place.path / "studies").glob("*.json"))]
-    records = tuple(cell.record for cell in cells)
+    records = tuple(Cell(place, *known).record for known in place.list_records())
+    studies = [check_study(place.read_json(file), file) for file in place.list_studies()]
     if len({record["config_digest"] for record in records}) > 1:
         raise InputError(f"{place.path}: holds records of different configurations; one run at a time")
     if any(study["code_digest"] != place.code.digest for study in studies):

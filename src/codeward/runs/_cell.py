@@ -1,6 +1,5 @@
 """One cell of a run, a repeat with a number of attackers: its votes, what they are votes of, and its record."""
 
-import hashlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import open_regular, read_json, read_npz, write_atomic, write_text_atomic
+from codeward._files import read_npz, write_atomic, write_text_atomic
 from codeward._notebook import Displayed, Sheet
 from codeward.codes import Code
 from codeward.decoding import (
@@ -23,13 +22,12 @@ from codeward.decoding import (
     Decoder,
     VoteSet,
     estimate_confusion,
-    load_votes,
     make_decoder,
     save_votes,
 )
 from codeward.runs._config import FederatedConfig, RunConfig, read_stored
-from codeward.runs._records import SimulatedAttack, check_keys, load_record, save_record
-from codeward.runs._run_folder import RunFolder, name_cell, name_triggered
+from codeward.runs._records import SimulatedAttack, check_keys, check_record, save_record
+from codeward.runs._run_folder import RunFolder, hash_file, name_cell, name_triggered
 from codeward.runs._sections import DecoderSection
 
 if TYPE_CHECKING:
@@ -82,12 +80,12 @@ class Cell(Displayed):
     @property
     def has_votes(self) -> bool:
         """Whether the vote files are there, and what says what they are."""
-        return self.folder.about(self.repeat, self.n_attackers).is_file()
+        return self.folder.holds(self.folder.about(self.repeat, self.n_attackers))
 
     @property
     def has_record(self) -> bool:
         """Whether the votes were counted."""
-        return self._record_file.is_file()
+        return self.folder.holds(self._record_file)
 
     @property
     def _record_file(self) -> Path:
@@ -98,7 +96,7 @@ class Cell(Displayed):
         """Whether all vote files are there as they were written, with the keys of their models."""
         try:
             files = {inputs: self.folder.votes(self.repeat, self.n_attackers, inputs) for inputs in self._digests}
-            return self.has_keys and bool(files) and {i: _hash_file(file) for i, file in files.items()} == self._digests
+            return self.has_keys and bool(files) and {i: hash_file(file) for i, file in files.items()} == self._digests
         except InputError:
             return False
 
@@ -111,7 +109,7 @@ class Cell(Displayed):
     def about(self) -> dict[str, Any]:
         """What the vote files are: the JSON beside them, checked to be of the folder's code."""
         file = self.folder.about(self.repeat, self.n_attackers)
-        about = read_json(file)
+        about = self.folder.read_json(file)
         if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise InputError(f"{file}: not a {FORMAT} file")
         check_keys(about, _ABOUT, _ABOUT_TOO, f"{file}: it")
@@ -124,14 +122,16 @@ class Cell(Displayed):
     @cached_property
     def record(self) -> dict[str, Any]:
         """The cell's record, checked to be of the folder's code."""
-        file = self._record_file
-        record = load_record(file)
+        file, record = self._record_file, self._read_record()
         check_keys(record, _RECORD, _RECORD_TOO, f"{file}: a record")
         if (record["repeat"], record["n_attackers"]) != (self.repeat, self.n_attackers):
             raise InputError(f"{file}: a record of another cell")
         if record["code_digest"] != self.folder.code.digest:
             raise InputError(f"{self.folder.path}: code.json is not the code of the records; was the folder edited?")
         return record
+
+    def _read_record(self) -> dict[str, Any]:
+        return check_record(self.folder.read_json(self._record_file), self._record_file)
 
     @property
     def code(self) -> Code:
@@ -155,7 +155,7 @@ class Cell(Displayed):
     @property
     def advice(self) -> str:
         """The command that makes what the cell lacks."""
-        federated = load_record(self._record_file).get("federated") if self.has_record else None
+        federated = self._read_record().get("federated") if self.has_record else None
         if self.folder.revocation_file.exists():
             return f"`codeward revoke RUN_DIR USERS -o {self.folder.path}`"
         if isinstance(federated, dict) and federated.get("engine") in ("consortium", "one-round"):
@@ -230,12 +230,9 @@ class Cell(Displayed):
     def load_votes(self, inputs: str) -> VoteSet:
         """Return the votes on ``validation``, ``clean``, ``triggered``, ... inputs; labels are there."""
         file = self.folder.votes(self.repeat, self.n_attackers, inputs)
-        if self._digests and _hash_file(file) != self._digests.get(inputs):
+        found = self.folder.load_votes(file, self._digests.get(inputs, "") if self._digests else None)
+        if found is None:
             raise InputError(f"{file}: altered since {self.name} was made; {self.advice} makes it again")
-        return self.check_votes(load_votes(file), file)
-
-    def check_votes(self, found: VoteSet, file: Path) -> VoteSet:
-        """Return votes that the cell's models may have given; refuse others, naming the file."""
         if found.labels is None:
             raise InputError(f"{file}: the votes of a run have labels")
         if found.votes.shape[1] != self.code.n_models:
@@ -360,7 +357,7 @@ class Cell(Displayed):
         for inputs, given in votes.items():
             target = self.folder.votes(self.repeat, self.n_attackers, inputs)
             save_votes(target, given.votes, given.labels, given.confusion, given.scores, self.folder.code.digest)
-            digests[inputs] = _hash_file(target)
+            digests[inputs] = hash_file(target)
         pointer = None if store is None else Path(os.path.relpath(store, self.folder.path)).as_posix()
         near = {"store": pointer} if pointer is not None and _POINTER.fullmatch(pointer) else {}
         content = {
@@ -393,8 +390,3 @@ class Cell(Displayed):
         }
         save_record(record, self._record_file)
         return Cell(self.folder, self.repeat, self.n_attackers)
-
-
-def _hash_file(file: Path) -> str:
-    with open_regular(file) as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -221,7 +221,11 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     ...     load_record(Path(folder, "record.json"))["n_attackers"]
     3
     """
-    record = read_json(path)
+    return check_record(read_json(path), path)
+
+
+def check_record(record: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what was read of a record; something else is refused by the name of its file."""
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"{path}: not a {FORMAT} file")
     for key in ("repeat", "n_attackers"):

@@ -1,16 +1,18 @@
 """The run folder: where everything of a run is kept. No other module spells these paths."""
 
+import hashlib
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from codeward._errors import InputError
-from codeward._files import remove_leftovers, write_text_atomic
+from codeward._files import open_regular, read_json, read_text, remove_leftovers, write_text_atomic
 from codeward._notebook import Displayed, Sheet
 from codeward.codes import Code, design, named_code
+from codeward.decoding import VoteSet, load_votes
 from codeward.runs._config import FederatedConfig, RunConfig, TrainConfig, read_config, read_stored
 from codeward.runs._records import CODE_FILE, CONFIG_FILE, load_record
 from codeward.runs._yaml import read_yaml
@@ -91,10 +93,13 @@ class RunFolder(Displayed):
     @cached_property
     def config(self) -> RunConfig:
         """The configuration; a `FederatedConfig` of a federated run, a `TrainConfig` of one's own data."""
-        content = read_yaml(self.config_file)
+        content = self._read_config()
         kinds: dict[str, type[RunConfig]] = {"federated": FederatedConfig, "train": TrainConfig}
         named = [kind for section, kind in kinds.items() if isinstance(content, dict) and section in content]
         return read_config(read_stored(content), str(self.config_file), named[0] if named else RunConfig)
+
+    def _read_config(self) -> Any:
+        return read_yaml(self.config_file)
 
     def save_config(self, config: RunConfig) -> None:
         """Write the configuration."""
@@ -126,11 +131,40 @@ class RunFolder(Displayed):
 
     def list_records(self) -> list[tuple[int, int]]:
         """Return repeat and number of attackers of every record, in order."""
-        return _list_cells(self.path / "records")
+        return self._list_cells("records")
 
     def list_votes(self) -> list[tuple[int, int]]:
         """Return repeat and number of attackers of every cell with vote files, in order."""
-        return _list_cells(self.path / "votes")
+        return self._list_cells("votes")
+
+    def list_studies(self) -> list[Path]:
+        """Return the files of the studies, in order."""
+        return self._list_json("studies")
+
+    def _list_cells(self, part: str) -> list[tuple[int, int]]:
+        names = [re.fullmatch(r"repeat(\d{1,9})-attackers(\d{1,9})\.json", f.name) for f in self._list_json(part)]
+        return sorted((int(match[1]), int(match[2])) for match in names if match)
+
+    # How its files are read; a run that is kept otherwise than in plain files has its own way.
+
+    def _list_json(self, part: str) -> list[Path]:
+        return sorted((self.path / part).glob("*.json"))
+
+    def holds(self, file: Path) -> bool:
+        """Say whether a file of the folder is there."""
+        return file.is_file()
+
+    def read_text(self, file: Path) -> str:
+        """Return a text file of the folder."""
+        return read_text(file)
+
+    def read_json(self, file: Path) -> Any:
+        """Return the content of a JSON file of the folder."""
+        return read_json(file)
+
+    def load_votes(self, file: Path, digest: str | None = None) -> VoteSet | None:
+        """Return a vote file of the folder; None where it is not the one of that SHA-256."""
+        return None if digest is not None and hash_file(file) != digest else load_votes(file)
 
     def find_votes(self, file: str | os.PathLike[str]) -> tuple[int, int] | None:
         """Return repeat and number of attackers of the cell that a vote file is of; None where it is of none."""
@@ -247,14 +281,10 @@ def find_code(config: RunConfig) -> Code:
     return code
 
 
-def _list_cells(folder: Path) -> list[tuple[int, int]]:
-    def find() -> Iterator[tuple[int, int]]:
-        for file in folder.glob("repeat*-attackers*.json"):
-            match = re.fullmatch(r"repeat(\d{1,9})-attackers(\d{1,9})\.json", file.name)
-            if match is not None:
-                yield int(match[1]), int(match[2])
-
-    return sorted(find())
+def hash_file(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open_regular(file) as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def _join(known: RunConfig, config: RunConfig) -> RunConfig:
