@@ -25,72 +25,28 @@ that writes runs (``run``, ``reproduce``, ``federate``, ``revoke``) and all that
 Names below are imported on first use: a mistake in a configuration is told before anything heavy is loaded.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from codeward import attach
 
 _HOME = {
-    "ALARM": "_records",
-    "CODE_FILE": "_records",
-    "CONFIG_FILE": "_records",
-    "FRACTION": "_sections",
-    "FRACTIONS": "_sections",
-    "AttackSection": "_sections",
-    "Card": "_certificate_card",
-    "CardCurve": "_certificate_card",
-    "Cell": "_cell",
-    "CodeSection": "_sections",
-    "DecoderSection": "_sections",
-    "FederatedConfig": "_config",
-    "FederatedSection": "_sections",
-    "Outlook": "_revocation",
-    "Revocation": "_revocation",
-    "RunConfig": "_config",
-    "RunFolder": "_run_folder",
-    "SimulatedAttack": "_records",
-    "SplitSection": "_sections",
-    "StatedGuarantee": "_stated_guarantees",
-    "TrainConfig": "_config",
-    "TrainSection": "_sections",
-    "TrainingSection": "_sections",
-    "certify_clean": "_certificate_card",
-    "certify_kept": "_certificate_card",
-    "count_words": "_stated_guarantees",
-    "decoder_figures": "_records",
-    "describe_detection": "_records",
-    "describe_machine": "_records",
-    "draw_accuracy": "_listing",
-    "draw_input": "_listing",
-    "explain_input": "_listing",
-    "find_cell": "_listing",
-    "find_code": "_run_folder",
-    "foresee_revocation": "_revocation",
-    "format_lines": "_records",
-    "is_run": "_records",
-    "is_superseded": "_revocation",
-    "list_cells": "_listing",
-    "list_class_names": "_listing",
-    "list_inner_runs": "_records",
-    "load_config": "_config",
-    "load_federated_config": "_config",
-    "load_record": "_records",
-    "load_records": "_records",
-    "load_revocation": "_revocation",
-    "make_card": "_certificate_card",
-    "name_triggered": "_run_folder",
-    "observe": "_listing",
-    "pack_record_folder": "_records",
-    "parse_lines": "_records",
-    "parse_yaml": "_yaml",
-    "pick_input": "_listing",
-    "rate": "_records",
-    "read_lines": "_records",
-    "read_record_folder": "_records",
-    "read_stored": "_config",
-    "save_record": "_records",
-    "share": "_records",
-    "state_guarantees": "_stated_guarantees",
-    "sum_up_guarantees": "_stated_guarantees",
-    "write_lines": "_records",
+    "_cell": "Cell",
+    "_certificate_card": "Card CardCurve certify_clean certify_kept make_card",
+    "_config": "FederatedConfig RunConfig TrainConfig load_config load_federated_config read_stored",
+    "_listing": "draw_accuracy draw_input explain_input find_cell list_cells list_class_names observe pick_input",
+    "_records": (
+        "ALARM CODE_FILE CONFIG_FILE SimulatedAttack decoder_figures describe_detection describe_machine "
+        "format_lines is_run list_inner_runs load_record load_records pack_record_folder parse_lines rate "
+        "read_lines read_record_folder save_record share write_lines"
+    ),
+    "_revocation": "Outlook Revocation foresee_revocation is_superseded load_revocation",
+    "_run_folder": "RunFolder find_code name_triggered",
+    "_sections": (
+        "FRACTION FRACTIONS AttackSection CodeSection DecoderSection FederatedSection SplitSection "
+        "TrainSection TrainingSection"
+    ),
+    "_stated_guarantees": "StatedGuarantee count_words state_guarantees sum_up_guarantees",
+    "_yaml": "parse_yaml",
 }
 
 __all__ = [
@@ -217,12 +173,4 @@ if TYPE_CHECKING:
     from codeward.runs._stated_guarantees import StatedGuarantee, count_words, state_guarantees, sum_up_guarantees
     from codeward.runs._yaml import parse_yaml
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"codeward.runs.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'codeward.runs' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = attach(__name__, _HOME)

@@ -3,9 +3,9 @@
 Writing incidents needs a database only; what decodes votes is imported on first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from codeward import attach
 from codeward.serve._database import Verification
 from codeward.serve._incident_ledger import DEFAULT_LEDGER, Ledger
 from codeward.serve._incidents import DamagedIncident, Incident, find_incidents
@@ -18,21 +18,11 @@ if TYPE_CHECKING:
     from codeward.serve._opening import GuardedRun, make_examiner, name_classes, open_run
 
 _HOME = {
-    "Examiner": "_convictions",
-    "GuardedRun": "_opening",
-    "Limits": "_access",
-    "ServeSettings": "_access",
-    "TargetEvidence": "_convictions",
-    "bet_on_small": "_alarms",
-    "compute_p_values": "_alarms",
-    "find_alarms": "_alarms",
-    "gather_evidence": "_convictions",
-    "make_app": "_endpoint",
-    "make_examiner": "_opening",
-    "name_classes": "_opening",
-    "open_run": "_opening",
-    "read_token": "_access",
-    "serve_run": "_endpoint",
+    "_access": "Limits ServeSettings read_token",
+    "_alarms": "bet_on_small compute_p_values find_alarms",
+    "_convictions": "Examiner TargetEvidence gather_evidence",
+    "_endpoint": "make_app serve_run",
+    "_opening": "GuardedRun make_examiner name_classes open_run",
 }
 
 __all__ = [
@@ -59,8 +49,4 @@ __all__ = [
     "serve_run",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"codeward.serve.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'codeward.serve' has no attribute {name!r}")
+__getattr__, _ = attach(__name__, _HOME)

@@ -3,33 +3,20 @@
 Names below are imported on first use, so that those who need no network do not wait for torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from codeward import attach
 
 _HOME = {
-    "ARCHITECTURES": "_architectures",
-    "MODERN": "_training_settings",
-    "PRESETS": "_training_settings",
-    "BatchStream": "_sub_models",
-    "BatchedEnsemble": "_ensemble",
-    "Cluster": "_ray_cluster",
-    "Ensemble": "_ensemble",
-    "ModelPlan": "_sub_models",
-    "ModelStore": "_model_store",
-    "SubModels": "_sub_models",
-    "TrainingSettings": "_training_settings",
-    "Weights": "_engines",
-    "build_network": "_architectures",
-    "choose_recipe": "_training_settings",
-    "drop_users": "_sub_models",
-    "fingerprint": "_architectures",
-    "model_key": "_model_store",
-    "plan_batches": "_sub_models",
-    "plan_models": "_sub_models",
-    "train_ensemble": "_train",
-    "train_ensembles": "_train",
-    "train_from": "_loop_engine",
-    "vote": "_ensemble",
+    "_architectures": "ARCHITECTURES build_network fingerprint",
+    "_engines": "Weights",
+    "_ensemble": "BatchedEnsemble Ensemble vote",
+    "_loop_engine": "train_from",
+    "_model_store": "ModelStore model_key",
+    "_ray_cluster": "Cluster",
+    "_sub_models": "BatchStream ModelPlan SubModels drop_users plan_batches plan_models",
+    "_train": "train_ensemble train_ensembles",
+    "_training_settings": "MODERN PRESETS TrainingSettings choose_recipe",
 }
 
 __all__ = [
@@ -69,12 +56,4 @@ if TYPE_CHECKING:
     from codeward.training._train import train_ensemble, train_ensembles
     from codeward.training._training_settings import MODERN, PRESETS, TrainingSettings, choose_recipe
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"codeward.training.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'codeward.training' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = attach(__name__, _HOME)
