@@ -12,11 +12,12 @@ from codeward._figures import show_percent, sum_up_shares
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._card_page import tile_certified
-from codeward.report._run_sections import Content, count_users, enter_texts, tabulate
+from codeward.report._run_sections import Content, enter_texts, tabulate
 from codeward.report._table_builder import count_attackers
 from codeward.runs import (
     CardCurve,
     Cell,
+    count_words,
     decoder_figures,
     draw_input,
     list_class_names,
@@ -199,7 +200,7 @@ def state_kept(found: Inspection, kept: Agreement | None) -> Markup:
     """Say what the decoder makes of it: a code promises that some decoder can. Nothing where nothing is promised."""
     if kept is None or not found.correct:
         return Markup("")
-    does = f"undoes every such attack by up to <b>{count_users(kept.n_attackers)}</b> as long as"
+    does = f"undoes every such attack by up to <b>{count_words(kept.n_attackers, 'user')}</b> as long as"
     said = Markup(
         "The decoder of this run, with its assumptions and the confusion matrices of these sub-models, "
         f"{does if kept.n_attackers else 'may give in to <b>one user</b> even where'} no other sub-model errs"

@@ -16,7 +16,6 @@ from codeward.codes import Inspection, inspect
 from codeward.report import _run_sections as sections
 from codeward.report._page import adopt_svg, write_page
 from codeward.report._run_conclusion import conclude, show_votes, tell_promise
-from codeward.report._run_measures import Detection, certify_cells, certify_promise, measure_detection
 from codeward.report._table_builder import Table
 from codeward.runs import Cell, RunFolder, list_cells
 
@@ -68,7 +67,7 @@ class Report:
     html: str
     cells: tuple[Cell, ...]
     inspection: Inspection
-    detections: list[Detection]
+    detections: list[sections.Detection]
     curves: dict[str, CertifiedCurve]
     notes: tuple[str, ...]
     tables: tuple[Table, ...] = ()
@@ -128,10 +127,10 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
     cells = tuple(list_cells(folder))
     inspection = inspect(cells[0].code)
     bar.advance(note="detection")
-    detections = measure_detection(cells, bar)
+    detections = sections.measure_detection(cells, bar)
     bar.advance(0, note="certificates")
-    curves, notes = certify_cells(cells, inspection, bar)
-    kept = certify_promise(cells)
+    curves, notes = sections.certify_cells(cells, inspection, bar)
+    kept = sections.certify_promise(cells)
     missing, users = list[str](), None
     drawn = cells[0].folder.plots / "users.svg"
     if drawn.is_file():

@@ -1,25 +1,71 @@
 """What the sections of a run's page say: facts, sentences, tables and charts from records, code and vote files."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from codeward._charts import Panel, draw_roc
 from codeward._figures import Share, show_percent, sum_up_rates, sum_up_shares
-from codeward.certificates import CertifiedCurve
+from codeward._progress import Progress
+from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._card_page import tell_curves
-from codeward.report._run_measures import Detection, describe_decoder, describe_training
 from codeward.report._table_builder import Table, TableEntry, show_number
-from codeward.runs import ALARM, CardCurve, Cell, decoder_figures, draw_accuracy, load_revocation
+from codeward.runs import (
+    ALARM,
+    Card,
+    CardCurve,
+    Cell,
+    certify_clean,
+    certify_kept,
+    count_words,
+    decoder_figures,
+    describe_detection,
+    draw_accuracy,
+    load_revocation,
+)
 
 Content = dict[str, Any]
 _KEPT, _SIDES = ("all", "other_labels"), ("rightly", "wrongly")
 #: What the chart of accuracy is of.
 _CHART_NOTE = "By number of attackers: on clean inputs at 0, else on all triggered ones."
 Rows = Sequence[tuple[TableEntry, ...]]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well the alarms of one group of attackers tell triggered from clean inputs.
+
+    Attributes
+    ----------
+    n_attackers : int
+    auc, auc_others : float
+        Areas under the ROC curves: all triggered inputs, and those whose label is not the target, against clean inputs
+        of the same models.
+    detected : dict of float to float
+        Share of triggered inputs that raise an alarm by the share of clean ones that may.
+    n_clean, n_every, n_others : int
+        The denominators.
+    """
+
+    n_attackers: int
+    auc: float
+    auc_others: float
+    detected: dict[float, float]
+    n_clean: int
+    n_every: int
+    n_others: int
+
+    @classmethod
+    def read(cls, n_attackers: int, found: dict[str, Any]) -> "Detection":
+        """Take what `codeward.runs.describe_detection` says."""
+        detected = {float(share): value for share, value in found["detected"].items()}
+        return cls(n_attackers, found["auc"], found["auc_others"], detected, *found["inputs"].values())
 
 
 def name_run(cells: Sequence[Cell]) -> str:
@@ -64,7 +110,7 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
     kept = {key: value for key, value in config.items() if key not in ("data_dir", "store")}
     limits = (
         (
-            f"More than {count_users(inspection.detect)} acting together."
+            f"More than {count_words(inspection.detect, 'user')} acting together."
             if inspection.detect
             else "Any attacker: this code promises nothing."
         )
@@ -107,7 +153,7 @@ def tell_figures(cells: Sequence[Cell], inspection: Inspection) -> Content:
         spread = f"Mean ± standard deviation over {repeats} repeat(s){of_groups}."
     unnamed = []
     if groups and max(groups) > inspection.track:
-        who = f"more than {count_users(inspection.track)}" if inspection.track else "anybody"
+        who = f"more than {count_words(inspection.track, 'user')}" if inspection.track else "anybody"
         unnamed.append(
             f"The code does not promise to name {who}: where sets of users reach the same sub-models nobody is singled "
             "out. The single best explanation of one input, as in the paper, is the smallest set, lowest numbers first."
@@ -268,11 +314,6 @@ def show_share(shares: Sequence[Share]) -> TableEntry:
     return TableEntry(*sum_up_shares(shares))
 
 
-def count_users(k: int) -> str:
-    """Return a number of users in words."""
-    return "1 user" if k == 1 else f"{k} users"
-
-
 def _enter_size(size: int, inspection: Inspection) -> TableEntry:
     """Return a number of attackers, marked where the code does not promise to correct so many."""
     return TableEntry(str(size)) if size <= inspection.correct else TableEntry(str(size), "past the guarantee", "past")
@@ -286,3 +327,71 @@ def enter_texts(*texts: str) -> tuple[TableEntry, ...]:
 def tabulate(name: str, title: str, note: str, heads: tuple[str, ...], rows: Rows) -> Table:
     """Return a table without groups."""
     return Table(name, title, note, "", heads, (("", tuple(rows)),))
+
+
+def measure_detection(cells: Sequence[Cell], progress: Progress) -> list[Detection]:
+    """Return detection as the records say it; records of the paper's decoder do not, so its votes are decoded here.
+
+    Cells without vote files are then left out.
+    """
+    found: list[Detection] = []
+    for known in cells:
+        told = [group.get("detection") for group in decoder_figures(known.record)["groups"]]
+        if not any(told) and known.n_attackers and known.has_votes:
+            cell = Cell(known.folder, known.repeat, known.n_attackers)  # its votes go when it is done
+            decoder = cell.decoder("bayes")
+            clean = decoder.decode(cell.clean.votes).attack_probability
+            for group, triggered in zip(cell.groups, cell.triggered, strict=True):
+                alarmed: NDArray[np.float64] = decoder.decode(triggered.votes).attack_probability
+                others = np.asarray(triggered.labels != group.target)
+                told.append(describe_detection(clean, alarmed, others) if others.any() else None)
+        found += [Detection.read(known.n_attackers, one) for one in told if one]
+        progress.advance()
+    return sorted(found, key=lambda detection: detection.n_attackers)
+
+
+def certify_cells(
+    cells: Sequence[Cell], inspection: Inspection, progress: Progress
+) -> tuple[dict[str, CertifiedCurve], list[str]]:
+    """Certify the clean votes of models that nobody attacked, all repeats together (`codeward.runs.certify_clean`).
+
+    No curves where there are no such votes, and where the folder's card says that nothing is certified.
+    """
+    chosen = [cell for cell in cells if cell.n_attackers == 0 and cell.has_votes]
+    file = cells[0].folder.card_file
+    card = Card.load(file) if file.is_file() else None
+    if chosen and (card is None or card.certified):
+        return certify_clean(chosen, inspection, progress)
+    progress.advance(2)
+    if chosen and card is not None:
+        return {}, [f"Nothing is certified: {warning}" for warning in card.warnings]
+    return {}, ["The folder has no votes of models trained without attackers, which certificates are about."]
+
+
+def certify_promise(cells: Sequence[Cell]) -> Agreement | None:
+    """Find what the run's decoder keeps of the code's promise, with the confusion matrices of its first cell.
+
+    See `codeward.runs.certify_kept`; None where the folder has no votes, and for decoders that take long to fit.
+    """
+    cell = min(cells, key=lambda cell: (cell.n_attackers, cell.repeat))
+    if not cell.has_votes or cell.decoding.name not in ("bayes", "groups"):
+        return None
+    return certify_kept(cell, cell.decoder())
+
+
+def describe_training(record: dict[str, Any]) -> str:
+    """Return the recipe: a network and its epochs, or the model that `codeward train` was given."""
+    trained, given = record["training"], record["config"].get("train") or {}
+    if "architecture" in trained:
+        return f"{trained['architecture']}, {trained['epochs']} epochs"
+    return str(
+        (given.get("backbone") and f"heads on {given['backbone']}") or given.get("model") or "chosen by the data"
+    )
+
+
+def describe_decoder(section: dict[str, Any]) -> str:
+    """Return the decoder of a configuration with what it assumes."""
+    name, many = section.get("name", "bayes"), f"up to {section['max_attackers']} attackers expected"
+    if name in ("bayes", "groups"):
+        return f"{name}, {many}, attack rate {section['attack_rate']:g}, success rate {section['success_rate']:g}"
+    return f"{name}, {many}, {show_percent(section['false_alarm_rate'])} false alarms"

@@ -32,7 +32,7 @@ from codeward import attach
 _HOME = {
     "_cell": "Cell",
     "_certificate_card": "Card CardCurve certify_clean certify_kept make_card",
-    "_config": "FederatedConfig RunConfig TrainConfig load_config load_federated_config read_stored",
+    "_config": "FederatedConfig RunConfig TrainConfig load_config load_federated_config parse_yaml read_stored",
     "_listing": "draw_accuracy draw_input explain_input find_cell list_cells list_class_names observe pick_input",
     "_records": (
         "ALARM CODE_FILE CONFIG_FILE SimulatedAttack decoder_figures describe_detection describe_machine "
@@ -46,7 +46,6 @@ _HOME = {
         "TrainSection TrainingSection"
     ),
     "_stated_guarantees": "StatedGuarantee count_words state_guarantees sum_up_guarantees",
-    "_yaml": "parse_yaml",
 }
 
 __all__ = [
@@ -123,6 +122,7 @@ if TYPE_CHECKING:
         TrainConfig,
         load_config,
         load_federated_config,
+        parse_yaml,
         read_stored,
     )
     from codeward.runs._listing import (
@@ -171,6 +171,5 @@ if TYPE_CHECKING:
         TrainSection,
     )
     from codeward.runs._stated_guarantees import StatedGuarantee, count_words, state_guarantees, sum_up_guarantees
-    from codeward.runs._yaml import parse_yaml
 
 __getattr__, __dir__ = attach(__name__, _HOME)

@@ -13,9 +13,8 @@ from codeward._files import open_regular, read_json, read_text, remove_leftovers
 from codeward._notebook import Displayed, Sheet
 from codeward.codes import Code, design, named_code
 from codeward.decoding import VoteSet, load_votes
-from codeward.runs._config import FederatedConfig, RunConfig, TrainConfig, read_config, read_stored
+from codeward.runs._config import FederatedConfig, RunConfig, TrainConfig, read_config, read_stored, read_yaml
 from codeward.runs._records import CODE_FILE, CONFIG_FILE, load_record
-from codeward.runs._yaml import read_yaml
 
 
 @dataclass(frozen=True)
