@@ -5,9 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from codeward.codes._annealing import anneal_blocks, anneal_pairs, start_blocks, start_pairs
+from codeward.codes._annealing import anneal_blocks, cyclic_actions, set_orbits, start_blocks, unfold
 from codeward.codes._guarantees import Request, make_request, meets
-from codeward.codes._orbits import cyclic_actions, set_orbits, unfold
+from codeward.codes._property_search import anneal_pairs, start_pairs
 
 
 def missing_cover(blocks: np.ndarray, strength: int, fold: int) -> int:

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from codeward.codes import _programs
+from codeward.codes._annealing import cyclic_actions, set_orbits, unfold
 from codeward.codes._coverings import (
     fit_multiplicities,
     product_covering,
     product_size,
+    quadratic_residues,
     spread_columns,
 )
 from codeward.codes._geometry import (
@@ -24,7 +26,6 @@ from codeward.codes._geometry import (
 )
 from codeward.codes._guarantees import Request, covering_bound
 from codeward.codes._incumbent import drop_redundant, trim
-from codeward.codes._orbits import cyclic_actions, quadratic_residues, set_orbits, unfold
 
 
 def covers_slowly(blocks: np.ndarray, strength: int, fold: int = 1) -> bool:

@@ -4,12 +4,16 @@ from codeward.attacks._poisoning import (
     FRACTION,
     AttackGroup,
     AttackKind,
+    Position,
+    Trigger,
+    draw_blend,
     draw_groups,
+    draw_patch,
     poison,
     poison_users,
+    stamp,
     trigger_inputs,
 )
-from codeward.attacks._triggers import Position, Trigger, draw_blend, draw_patch, stamp
 
 __all__ = [
     "FRACTION",

@@ -1,14 +1,12 @@
-"""Simulated annealing over the blocks of a covering (the zero sets of a code), compiled.
+"""Coverings (the zero sets of a code) by simulated annealing over their blocks, compiled.
 
 The search of Nurmela and Östergård ("Upper bounds for covering designs by simulated annealing", 1993): a fixed number
-of blocks of fixed size, a move swaps one point of one block, the cost is the number of k-sets that lack cover.
-
-Annealing with the property itself as the cost: correction and tracking with any margin, not only coverings.
-
-The state is the code matrix; for every pair of attacker sets (the empty one included) the Hamming distance of the two
-hit patterns is kept. A label margin d asks for distance <= m - d, a tracking margin d for distance >= d.
+of blocks of fixed size, a move swaps one point of one block, the cost is the number of k-sets that lack cover. Under a
+cyclic group the blocks are base blocks, and whole orbits of them cover whole orbits of k-sets: a group Z_g moves
+n = g c + f points as c copies of itself and f fixed points, and a search has g times fewer blocks to place.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
@@ -17,11 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
-from codeward.codes._guarantees import Request
+from codeward.codes._incumbent import CHUNK, Incumbent, drop_redundant, orbit_cost, start_cost, thinning_cost
 from codeward.codes._patterns import count_attacker_sets
 
 #: A search keeps one counter per k-set of points; past this many it would neither fit a cache nor converge.
 MAX_COUNTED_SETS = 400_000
+#: Moves of the first, shortest annealing; lengths double after every few failures.
+SHORTEST = 20_000
+LONGEST = 5_000_000
+PATIENCE = 4
+#: Work of a single move past which annealing makes too few of them to get anywhere.
+MAX_MOVE_COST = 100_000
 
 
 @dataclass
@@ -88,6 +92,11 @@ def start_blocks(
         np.add.at(counts, where[rank_sets(row[:block_size][whole], choose)], 1)
     cost = int(np.maximum(fold - counts, 0).sum())
     return BlockState(points, counts, where, cost, block_size, fold, choose, picks)
+
+
+def binomials(n_points: int, strength: int) -> NDArray[np.int32]:
+    """Table of C(x, j) for x < n, j <= k, as the ranks need it."""
+    return np.array([[comb(x, j) for j in range(strength + 1)] for x in range(n_points)], dtype=np.int32)
 
 
 def rank_sets(sets: NDArray[np.integer], choose: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -202,167 +211,128 @@ def _anneal(points, counts, orbits, cost, size, fold, choose, picks, heat, rate,
     return cost, n_moves
 
 
-def binomials(n_points: int, strength: int) -> NDArray[np.int32]:
-    """Table of C(x, j) for x < n, j <= k, as the ranks need it."""
-    return np.array([[comb(x, j) for j in range(strength + 1)] for x in range(n_points)], dtype=np.int32)
+def fits_counting(n_points: int, strength: int, block_size: int) -> bool:
+    """Whether a search that counts every k-set is possible at this size."""
+    sets = count_attacker_sets(n_points, strength)
+    return sets <= MAX_COUNTED_SETS and move_cost(block_size, strength) <= MAX_MOVE_COST
 
 
-#: Attacker sets past which the table of distances would not stay in a cache worth having.
-MAX_DIRECT_SETS = 3_000
+def anneal_coverings(best: Incumbent, work: float) -> None:
+    """Look for coverings with fewer blocks until ``work`` is spent, the bound is met, or the time is out.
 
-
-@dataclass
-class PairState:
-    """A code under search and the distances of all its hit patterns (changed in place).
-
-    Attributes
-    ----------
-    matrix : ndarray of uint8, shape (m, n)
-    hits : ndarray of uint8, shape (m, P)
-        How many members of each attacker set feed each model; the pattern is where it is not 0.
-    distances : ndarray of uint8, shape (P, P)
-    penalty : ndarray of int64, shape (m + 1,)
-        Cost of a pair at each distance.
-    holders : ndarray of int32, shape (n, Q)
-        The attacker sets that contain each user.
+    The number of blocks goes down in steps that double while it is easy. For *correct* a covering one block below the
+    best code always gives a code at least as good, and one of the same size may be BCC itself.
     """
-
-    matrix: NDArray[np.uint8]
-    hits: NDArray[np.uint8]
-    distances: NDArray[np.uint8]
-    penalty: NDArray[np.int64]
-    holders: NDArray[np.int32]
-    cost: int
-    max_zeros: int
-
-
-def start_pairs(matrix: NDArray[np.bool_], request: Request) -> PairState:
-    """Begin a search from a matrix whose rows have at least r ones."""
-    n_models, n_users = matrix.shape
-    sets = [chosen for j in range(request.n_attackers + 1) for chosen in combinations(range(n_users), j)]
-    member = np.zeros((len(sets), n_users), dtype=np.uint8)
-    for row, chosen in enumerate(sets):
-        member[row, list(chosen)] = 1
-    hits = matrix.astype(np.uint8) @ member.T
-    patterns = (hits > 0).astype(np.float32)
-    weights = patterns.sum(axis=0)
-    distances = (weights[:, None] + weights[None, :] - 2 * patterns.T @ patterns).astype(np.uint8)
-    at = np.arange(n_models + 1)
-    penalty = np.maximum(0, request.margin - (n_models - at))
-    if request.guarantee == "track":
-        penalty = penalty + np.maximum(0, request.margin - at)
-    upper = np.triu_indices(len(sets), 1)
-    holders = np.array([np.flatnonzero(member[:, user]) for user in range(n_users)], dtype=np.int32)
-    cost = int(penalty[distances[upper]].sum())
-    return PairState(
-        np.array(matrix, dtype=np.uint8, order="C"), hits, distances, penalty, holders, cost, request.block_size
-    )
-
-
-def fits_direct(request: Request) -> bool:
-    """Whether the table of pairs is small enough."""
-    return count_attacker_sets(request.n_users, request.n_attackers) <= MAX_DIRECT_SETS
-
-
-def anneal_pairs(
-    state: PairState, hot: float, cold: float, n_moves: int, rng: np.random.Generator
-) -> tuple[bool, float]:
-    """Make at most ``n_moves`` moves, cooling geometrically; stop at cost 0. Returns (reached, work units)."""
-    rate = (cold / hot) ** (1.0 / max(n_moves, 1))
-    cost, work = _anneal_pairs(
-        state.matrix,
-        state.hits,
-        state.distances,
-        state.penalty,
-        state.holders,
-        state.cost,
-        state.max_zeros,
-        hot,
-        rate,
-        n_moves,
-        rng,
-    )
-    state.cost = int(cost)
-    return state.cost == 0, float(work)
-
-
-@compiled
-def _anneal_pairs(matrix, hits, distances, penalty, holders, cost, max_zeros, heat, rate, n_moves, rng):  # type: ignore[no-untyped-def]
-    n_models, n_users = matrix.shape
-    n_sets = hits.shape[1]
-    flipped = np.zeros(n_sets, dtype=np.uint8)
-    work = 0.0
-    for _ in range(n_moves):
-        if cost == 0:
-            break
-        heat *= rate
-        i = int(rng.random() * n_models)
-        row, hit = matrix[i], hits[i]
-        # 1. Swap a one and a zero, or flip one entry where the row weight allows it.
-        first = int(rng.random() * n_users)
-        second = first
-        if rng.random() < 0.8:
-            second = int(rng.random() * n_users)
-            if row[first] == row[second]:
-                continue
-        elif row[first] == 1 and n_users - row.sum() >= max_zeros:
-            continue
-
-        # 2. Attacker sets whose bit of this row changes.
-        for turn in range(1 if first == second else 2):
-            user = first if turn == 0 else second
-            step = 1 if row[user] == 0 else -1
-            for j in range(holders.shape[1]):
-                hit[holders[user, j]] += step
-            row[user] ^= 1
-        n_flipped = 0
-        for turn in range(1 if first == second else 2):
-            user = first if turn == 0 else second
-            now = row[user]
-            for j in range(holders.shape[1]):
-                chosen = holders[user, j]
-                # Its count before: undo this user's step, and the partner's where the set holds both (then no change).
-                before = hit[chosen] - 1 if now == 1 else hit[chosen] + 1
-                if first != second and _holds(holders, chosen, first if turn else second):
-                    before = hit[chosen]
-                if (before > 0) != (hit[chosen] > 0):
-                    flipped[chosen] = 1
-                    n_flipped += 1
-
-        # 3. delta = sum over flipped s, unflipped s' of the change in penalty; the distance moves by one.
-        delta = 0
-        for s in range(n_sets):
-            if flipped[s]:
-                bit = hit[s] > 0
-                for t in range(n_sets):
-                    if not flipped[t]:
-                        at = np.int64(distances[s, t])
-                        delta += penalty[at - 1 if (hit[t] > 0) == bit else at + 1] - penalty[at]
-        work += 20.0 + 2.0 * holders.shape[1] + n_flipped * n_sets * 0.25
-        accepted = delta <= -heat * np.log(1.0 - rng.random())
-        if accepted:
-            cost += delta
-            for s in range(n_sets):
-                if flipped[s]:
-                    bit = hit[s] > 0
-                    for t in range(n_sets):
-                        if not flipped[t]:
-                            at = distances[s, t] - 1 if (hit[t] > 0) == bit else distances[s, t] + 1
-                            distances[s, t] = at
-                            distances[t, s] = at
+    request = best.request
+    size, strength, n = request.block_size, request.strength, request.n_users
+    if not fits_counting(n, strength, size) or best.covering is None:
+        return
+    step, failures, stop = 1, 0, best.work - work
+    while best.work > stop and not best.finished:
+        # A covering of as many blocks as the best code less one: smaller than that when it can only help with ones.
+        target = min(best.size, best.cover_size + (not request.covering_only)) - step
+        if not request.covering_only and failures % 2 and step == 1:
+            target = min(target, best.cover_size - 1)
+        target = max(target, best.bound if request.covering_only else min(best.bound, best.size - 1))
+        moves = min(SHORTEST << min(failures // PATIENCE, 20), LONGEST)
+        warm = best.covering if failures % PATIENCE == PATIENCE - 1 else None
+        if warm is not None:
+            warm = warm[best.rng.permutation(len(warm))[:target]]
+        best.work -= start_cost(target, size, strength)
+        state = start_blocks(n, size, strength, target, request.margin, best.rng, warm)
+        hot = 0.35 if warm is not None else best.rng.uniform(0.45, 0.9)
+        covered = run_annealing(best, state, hot, best.rng.uniform(0.1, 0.2), moves)
+        before = best.size, best.cover_size
+        if covered:
+            best.offer_covering(state.blocks, "simulated annealing over blocks")
+        if (best.size, best.cover_size) != before:
+            step, failures = step * 2, 0
+        elif step > 1:
+            step = 1
         else:
-            for turn in range(1 if first == second else 2):
-                user = first if turn == 0 else second
-                step = 1 if row[user] == 0 else -1
-                for j in range(holders.shape[1]):
-                    hit[holders[user, j]] += step
-                row[user] ^= 1
-        flipped[:] = 0
-    return cost, work
+            failures += 1
 
 
-@compiled
-def _holds(holders, chosen, user):  # type: ignore[no-untyped-def]
-    """Whether the attacker set contains the user (its sets are listed in order)."""
-    place = np.searchsorted(holders[user], chosen)
-    return place < holders.shape[1] and holders[user, place] == chosen
+def cyclic_actions(n_points: int, max_fixed: int = 2) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield (name, shifts): the elements of Z_g as permutations, shape (g, n), largest group first."""
+    for order in range(n_points, 1, -1):
+        fixed = n_points % order
+        copies = n_points // order
+        if fixed > max_fixed:
+            continue
+        name = f"Z{order}" + (f" on {copies} copies" if copies > 1 else "") + (f" + {fixed} fixed" if fixed else "")
+        points = np.arange(n_points)
+        moving = points < copies * order
+        steps = np.arange(order)[:, None]
+        shifted = points // order * order + (points % order + steps) % order
+        yield name, np.where(moving, shifted, points)
+
+
+def set_orbits(shifts: NDArray[np.int64], strength: int) -> NDArray[np.int32]:
+    """Find the orbit of every k-set under a cyclic group, as a number at the set's colexicographic rank."""
+    n_points = shifts.shape[1]
+    choose = binomials(n_points, strength)
+    sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
+    least = np.full(len(sets), len(sets), dtype=np.int64)
+    own = rank_sets(sets, choose)
+    for shift in shifts:
+        # The orbit is named by its least rank.
+        np.minimum(least, rank_sets(np.sort(shift[sets], axis=1), choose), out=least)
+    names = np.empty(len(sets), dtype=np.int32)
+    names[own] = np.unique(least, return_inverse=True)[1].astype(np.int32)
+    return names
+
+
+def unfold(base_blocks: NDArray[np.bool_], shifts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """All distinct images of the base blocks, in order of first appearance."""
+    images = base_blocks[:, shifts].reshape(-1, base_blocks.shape[1])
+    _, first = np.unique(images, axis=0, return_index=True)
+    return images[np.sort(first)]
+
+
+def anneal_orbits(best: Incumbent, work: float) -> None:
+    """Look for coverings that a cyclic group leaves in place: fewer blocks to find, for larger sizes."""
+    request = best.request
+    size, strength, n = request.block_size, request.strength, request.n_users
+    if strength < 2 or not fits_counting(n, strength, size) or n > 64 or best.covering is None:
+        return
+    actions = list(cyclic_actions(n))
+    known: dict[str, NDArray[np.int32]] = {}  # the orbits of k-sets under each group, found when it is first tried
+    stop, turn = best.work - work, 0
+    while best.work > stop and not best.finished and turn < 60:
+        tried = False
+        for name, shifts in actions:
+            count = (min(best.size, best.cover_size + 1) - 1) // len(shifts)
+            if count * len(shifts) < best.bound or best.work <= stop or best.finished:
+                continue
+            tried = True
+            if name not in known:
+                best.work -= orbit_cost(n, len(shifts), strength)
+                known[name] = set_orbits(shifts, strength)
+            best.work -= start_cost(count, size, strength)
+            state = start_blocks(n, size, strength, count, request.margin, best.rng, None, known[name])
+            moves = min(max(SHORTEST // 2, 1000 * count) << min(turn // 2, 8), LONGEST)
+            if run_annealing(best, state, best.rng.uniform(0.5, 1.0), 0.15, moves):
+                best.work -= thinning_cost(count * len(shifts), n, strength)
+                blocks = drop_redundant(unfold(state.blocks, shifts), strength, request.margin)
+                best.offer_covering(blocks, f"orbits of {count} base block{'s' * (count > 1)} under {name}")
+        turn += 1
+        if not tried:
+            return
+
+
+def run_annealing(best: Incumbent, state: BlockState, hot: float, cold: float, moves: int) -> bool:
+    """Anneal in chunks, spending work and watching the clock; True when everything is covered."""
+    # Under a group the counters are written before a move is decided on, and mostly taken back.
+    unit = move_cost(state.block_size, state.picks.shape[1] + 1) * (2 if len(state.counts) < len(state.orbits) else 1)
+    chunk = max(1, CHUNK // unit)
+    n_chunks = -(-moves // chunk)
+    for i in range(n_chunks):
+        start, end = (hot * (cold / hot) ** (x / n_chunks) for x in (i, i + 1))
+        covered, made = anneal_blocks(state, start, end, min(chunk, moves - i * chunk), best.rng)
+        best.work -= made * unit
+        if covered:
+            return True
+        if best.finished:
+            return False
+    return False

@@ -5,6 +5,7 @@ split the points in two, and for every way a t-set can fall on the parts take a 
 give several users one column of a smaller code (the paper's column duplication, freed).
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 from math import comb
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
+from codeward.codes._annealing import anneal_coverings, anneal_orbits
 from codeward.codes._constructions import duplicated_code
 from codeward.codes._geometry import covers, geometric_coverings, split_prime_power
 from codeward.codes._guarantees import Request, bound_models, covering_bound
@@ -24,8 +26,8 @@ from codeward.codes._incumbent import (
     fitting_cost,
     thinning_cost,
 )
-from codeward.codes._orbits import quadratic_residues
-from codeward.codes._search import OrbitRounds, anneal_coverings, anneal_directly, anneal_orbits
+from codeward.codes._orbits import OrbitRounds
+from codeward.codes._property_search import anneal_directly
 
 #: The recursion visits every smaller size; past this many points it takes longer than a search is worth.
 MAX_PRODUCT_POINTS = 28
@@ -84,6 +86,20 @@ def product_covering(n_points: int, block_size: int, strength: int) -> NDArray[n
         right = product_covering(n_points - first, block_size - size, strength - s)
         parts.append(np.hstack([np.repeat(left, len(right), axis=0), np.tile(right, (len(left), 1))]))
     return np.vstack(parts)
+
+
+def quadratic_residues(prime: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield the translates of the nonzero squares modulo a prime, of the non-squares, and of both with 0.
+
+    For p = 3 mod 4 they are difference sets (Paley): p blocks in which every pair lies equally often.
+    """
+    squares = np.zeros(prime, dtype=bool)
+    squares[[x * x % prime for x in range(1, prime)]] = True
+    zero = np.arange(prime) == 0
+    shifts = (np.arange(prime)[None, :] - np.arange(prime)[:, None]) % prime
+    for name, base in (("squares", squares), ("non-squares", ~squares & ~zero)):
+        yield f"{name} mod {prime}, translated", base[shifts]
+        yield f"{name} and 0 mod {prime}, translated", (base | zero)[shifts]
 
 
 #: Annealing runs from different starts, for all but large families.

@@ -249,7 +249,7 @@ def _or_less_margin(request: Request) -> str:
 
 def _largest_weight(first: Request, max_models: int, seconds: float, groups: bool, search: Search) -> Incumbent:
     """Find the largest row weight with a code of at most ``max_models`` models: bisect quickly, then push upwards."""
-    from codeward.codes._stages import bound_search, needs_groups, refuse_tracking
+    from codeward.codes._separation import bound_search, needs_groups, refuse_tracking
 
     # A search may be granted no more than this; what it could not verify is not tried.
     granted = 0.25 * seconds if groups else 0.4 * seconds / (first.n_users.bit_length() + 1)

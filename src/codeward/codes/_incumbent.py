@@ -30,6 +30,8 @@ WORK_PER_SECOND = 12e6
 SOLVER_COST = 2 * UNITS_PER_SECOND
 #: Units of the shortest call into numpy or into a compiled search with its preparations, half a millisecond.
 CALL = 20_000
+#: Work between two looks at the clock: well under a second.
+CHUNK = 5_000_000
 
 
 def check_cost(n_columns: int, n_models: int, request: Request) -> float:
@@ -123,8 +125,8 @@ class Incumbent:
     covering : ndarray of bool or None
         The smallest covering seen (zero sets as rows), whether or not it has the guarantee.
     work : float
-        Work units left (see `_costs`); moves, checks and preparations all spend them, so that what is found depends on
-        the seed alone and not on the clock, as long as the deadline is not reached.
+        Work units left; moves, checks and preparations all spend them, so that what is found depends on the seed alone
+        and not on the clock, as long as the deadline is not reached.
     timed_out : bool
         Whether the deadline cut the search short.
     groups : Request or None

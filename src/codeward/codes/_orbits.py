@@ -1,8 +1,4 @@
-"""Coverings that a prescribed group leaves in place: orbits of base blocks, and the choice of orbits that covers.
-
-A cyclic group Z_g moves n = g c + f points as c copies of itself and f fixed points. Whole orbits of blocks cover whole
-orbits of k-sets, so a search has g times fewer blocks to place. Difference sets (quadratic residues, Singer's) are the
-case of one base block and c = 1.
+"""Coverings that a prescribed group leaves in place: the choice of orbits of blocks that covers.
 
 Kramer and Mesner ("t-designs on hypergraphs", 1976): under a group there are few orbits of blocks and of k-sets, and a
 covering is a choice of columns that covers all rows of the matrix between them. Large groups make small matrices, in
@@ -11,7 +7,6 @@ choice is made by local search with weights on the rows (Gao, Weise and Li, "An 
 row weighting for the unicost set covering problem", 2015), here for orbits of unlike length.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -22,59 +17,8 @@ from numpy.typing import NDArray
 
 from codeward._compiled import compiled
 from codeward.codes._annealing import binomials, rank_sets
-from codeward.codes._geometry import Permutations
-
-
-def cyclic_actions(n_points: int, max_fixed: int = 2) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield (name, shifts): the elements of Z_g as permutations, shape (g, n), largest group first."""
-    for order in range(n_points, 1, -1):
-        fixed = n_points % order
-        copies = n_points // order
-        if fixed > max_fixed:
-            continue
-        name = f"Z{order}" + (f" on {copies} copies" if copies > 1 else "") + (f" + {fixed} fixed" if fixed else "")
-        points = np.arange(n_points)
-        moving = points < copies * order
-        steps = np.arange(order)[:, None]
-        shifted = points // order * order + (points % order + steps) % order
-        yield name, np.where(moving, shifted, points)
-
-
-def quadratic_residues(prime: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield the translates of the nonzero squares modulo a prime, of the non-squares, and of both with 0.
-
-    For p = 3 mod 4 they are difference sets (Paley): p blocks in which every pair lies equally often.
-    """
-    squares = np.zeros(prime, dtype=bool)
-    squares[[x * x % prime for x in range(1, prime)]] = True
-    zero = np.arange(prime) == 0
-    shifts = (np.arange(prime)[None, :] - np.arange(prime)[:, None]) % prime
-    for name, base in (("squares", squares), ("non-squares", ~squares & ~zero)):
-        yield f"{name} mod {prime}, translated", base[shifts]
-        yield f"{name} and 0 mod {prime}, translated", (base | zero)[shifts]
-
-
-def set_orbits(shifts: NDArray[np.int64], strength: int) -> NDArray[np.int32]:
-    """Find the orbit of every k-set under a cyclic group, as a number at the set's colexicographic rank."""
-    n_points = shifts.shape[1]
-    choose = binomials(n_points, strength)
-    sets = np.array(list(combinations(range(n_points), strength)), dtype=np.int64)
-    least = np.full(len(sets), len(sets), dtype=np.int64)
-    own = rank_sets(sets, choose)
-    for shift in shifts:
-        # The orbit is named by its least rank.
-        np.minimum(least, rank_sets(np.sort(shift[sets], axis=1), choose), out=least)
-    names = np.empty(len(sets), dtype=np.int32)
-    names[own] = np.unique(least, return_inverse=True)[1].astype(np.int32)
-    return names
-
-
-def unfold(base_blocks: NDArray[np.bool_], shifts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """All distinct images of the base blocks, in order of first appearance."""
-    images = base_blocks[:, shifts].reshape(-1, base_blocks.shape[1])
-    _, first = np.unique(images, axis=0, return_index=True)
-    return images[np.sort(first)]
-
+from codeward.codes._geometry import Permutations, point_groups
+from codeward.codes._incumbent import CHUNK, Incumbent, drop_redundant, thinning_cost
 
 #: Blocks that are listed one by one, k-sets too, and entries of the matrix between their orbits.
 MAX_LISTED = 1_300_000
@@ -351,3 +295,67 @@ def _choose_columns(row_of, rows, column_of, columns, costs, inside, counts, wei
                 score[columns[j]] += 1
             spent += column_of[r + 1] - column_of[r]
     return limit, spent
+
+
+#: Groups that can be tried, at least, before any is.
+GROUPS_WORTH = 8
+
+
+class OrbitRounds:
+    """Searches under every group in turn (see the module), each a little at first and longer in every round.
+
+    For coverings with margin 1; `run` can be called again and goes on where it was.
+    """
+
+    #: Work of the first look at a group, at most, and for each entry of its matrix.
+    FIRST = 3e6
+    LOOK = 100.0
+    #: Searches that are gone on with, at most.
+    KEPT = 60
+
+    def __init__(self, best: Incumbent) -> None:
+        self.best = best
+        self.searches: list[OrbitSearch] = []
+        self.turn = 0
+        request = best.request
+        n, b, k = request.n_users, request.block_size, request.strength
+        fits = request.margin == 1 and k > 1 and request.guarantee != "track" and fits_orbits(n, b, k)
+        self.groups = iter(point_groups(n)) if fits else iter(())
+
+    def run(self, work: float) -> None:
+        """Spend this much work on groups not yet tried, then on those that are kept."""
+        best, stop = self.best, self.best.work - work
+        n, b, k = best.request.n_users, best.request.block_size, best.request.strength
+        # With work for a few groups only, other searches find more.
+        if best.finished or GROUPS_WORTH * orbit_matrix_cost(3, n, b, k) > work:
+            return
+        for name, generators in self.groups:
+            best.work -= orbit_matrix_cost(len(generators), n, b, k)
+            matrix = orbit_matrix(generators, b, k, self._most)
+            if matrix is not None:
+                self.searches.append(OrbitSearch(name, matrix))
+                self._advance(self.searches[-1], min(self.FIRST, self.LOOK * len(matrix.rows)))
+            if best.work <= stop or best.finished:
+                return
+        # Small matrices are soon exhausted: go on with those that have most columns.
+        self.searches = sorted(self.searches, key=lambda search: -len(search.matrix.lengths))[: self.KEPT]
+        while self.searches and best.work > stop and not best.finished:
+            share = self.FIRST * 2 ** (self.turn // len(self.searches))
+            self._advance(self.searches[self.turn % len(self.searches)], share)
+            self.turn += 1
+
+    @property
+    def _most(self) -> int:
+        return min(self.best.size, self.best.cover_size + 1)
+
+    def _advance(self, search: OrbitSearch, work: float) -> None:
+        best = self.best
+        n, k = best.request.n_users, best.request.strength
+        while work > 0 and not best.finished:
+            found, spent = search.advance(self._most, min(work, CHUNK), best.rng)
+            best.work -= spent
+            work -= spent
+            if found:
+                blocks = search.unfold()
+                best.work -= thinning_cost(len(blocks), n, k)
+                best.offer_covering(drop_redundant(blocks, k, 1), f"orbits of blocks, chosen by search ({search.name})")
