@@ -70,9 +70,9 @@ def test_labels_are_weighed_however_unlikely_all_of_them_are():
     np.testing.assert_allclose(out, np.exp([0, 1, 0]) / (2 + np.e))
 
 
-def test_a_threshold_lowers_the_odds_of_an_attack():
+def test_a_label_has_the_mass_of_both_hypotheses():
     sums = Sums(np.log([[2.0, 1.0]]), np.log([[0.25, 0.75]]), np.empty((0, 0, 0)))
-    np.testing.assert_allclose(np.exp(sums.join(np.log(2))), [[1.25, 1.25]])
+    np.testing.assert_allclose(np.exp(sums.joined), [[2.25, 1.75]])
     np.testing.assert_allclose(sums.gap, np.log(3))
 
 

@@ -12,8 +12,8 @@ from codeward.cli._compare import compare
 from codeward.cli._data import data_app, features
 from codeward.cli._decode import decode
 from codeward.cli._design import design
+from codeward.cli._design import inspect as inspect_code
 from codeward.cli._federate import federate_app
-from codeward.cli._inspect import inspect as inspect_code
 from codeward.cli._ledger import ledger_app
 from codeward.cli._own_data import train
 from codeward.cli._referee import referee

@@ -3,47 +3,29 @@
 import csv
 import io
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._errors import InputError
 from codeward._figures import show_percent
-from codeward._files import write_atomic
 from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, Witness, join_certificates
 from codeward.cli._clean_votes import VoteSource
+from codeward.cli._verdicts import open_table
 
 
-@contextmanager
-def open_certificates(path: Path | None, source: VoteSource) -> Iterator[Callable[[Certificates], None]]:
-    """Yield a function that takes certificates block by block; the file appears whole when all is done, or not at all.
+def open_certificates(path: Path | None, source: VoteSource) -> AbstractContextManager[Callable[[Certificates], None]]:
+    """Open a file for certificates."""
 
-    ``.jsonl`` and ``.csv`` go through a temporary file, so memory holds one block; ``.npz`` is gathered.
-    """
-    if path is None:
-        yield lambda block: None
-        return
-    suffix = path.suffix.lower()
-    if suffix == ".npz":
-        gathered: list[Certificates] = []
-        yield gathered.append
-        write_atomic(path, lambda out: np.savez_compressed(out, **_as_arrays(join_certificates(gathered))))  # type: ignore[arg-type]
-        return
-    if suffix not in (".jsonl", ".csv"):
-        raise InputError(f"{path}: certificates are written as .jsonl, .csv or .npz")
-    with tempfile.TemporaryFile("w+b") as spool:
-        if suffix == ".csv":
-            spool.write(b"label,radius,threat,decoder,exact,attackers,target,reason,radius_to\n")
+    def as_lines(block: Certificates, suffix: str) -> Iterator[str]:
         form = _as_json if suffix == ".jsonl" else _as_csv
-        yield lambda block: spool.writelines(form(block, index, source).encode() for index in range(len(block)))
-        spool.seek(0)
-        write_atomic(path, lambda out: shutil.copyfileobj(spool, out))
+        return (form(block, index, source) for index in range(len(block)))
+
+    header = "label,radius,threat,decoder,exact,attackers,target,reason,radius_to"
+    return open_table(path, "certificates", header, as_lines, _as_arrays)
 
 
 def _as_json(block: Certificates, index: int, source: VoteSource) -> str:
@@ -90,8 +72,9 @@ def _as_csv(block: Certificates, index: int, source: VoteSource) -> str:
     return line.getvalue()
 
 
-def _as_arrays(all_blocks: Certificates) -> dict[str, NDArray[Any]]:
+def _as_arrays(blocks: list[Certificates]) -> dict[str, NDArray[Any]]:
     """Arrays of a .npz: ``attackers`` is (N, w) of user indices, padded with -1; ``target`` is -1 without a witness."""
+    all_blocks = join_certificates(blocks)
     arrays = {
         "label": all_blocks.labels,
         "radius": all_blocks.radius,

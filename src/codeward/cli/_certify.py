@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from codeward.certificates import Certificates, CollectiveCertificate, Threat
     from codeward.cli._clean_votes import VoteSource
     from codeward.codes import Code
-    from codeward.decoding import Decoder, VoteReader, VoteSet
+    from codeward.decoding import Decoder, VoteReader
 
 #: Inputs certified at a time.
 CHUNK = 20_000
@@ -82,14 +82,10 @@ def certify(
     from codeward.cli._certified import Tally, open_certificates, show_summary
     from codeward.cli._clean_votes import open_votes
 
-    model: Threat
     # 1. What is asked for, and whether it makes sense, before any work.
-    if threat == "deterministic":
-        model = "deterministic"
-    elif threat == "arbitrary":
-        model = "arbitrary"
-    else:
+    if threat not in ("deterministic", "arbitrary"):
         raise InputError(f"--threat must be deterministic or arbitrary, got {threat!r}")
+    model = cast("Threat", threat)
     if decoder in ("bayes", "groups") and threat == "arbitrary":
         raise InputError(
             f"the {decoder} decoder has no certificate under arbitrary: its guarantee assumes that all hit models say "
@@ -224,7 +220,7 @@ def _certify_file(
             begin = time.monotonic()
             size = part.votes.shape[0]
             block = certify_votes(
-                _observed(part, decoder),
+                part.observed(decoder.needs),
                 code,
                 threat=threat,
                 decoder=decoder,
@@ -237,13 +233,6 @@ def _certify_file(
             yield block, part.labels, _measured(start, size, held_out)
             spent += time.monotonic() - begin
             start += size
-
-
-def _observed(part: "VoteSet", decoder: "Decoder") -> "NDArray[Any]":
-    """Return what the decoder reads: votes or scores."""
-    observed = part.scores if decoder.needs == "scores" else part.votes
-    assert observed is not None
-    return observed
 
 
 def _certify_at_once(
@@ -262,7 +251,7 @@ def _certify_at_once(
     from codeward.certificates import certify_collective
 
     parts = list(reader.chunks(with_scores=decoder.needs == "scores"))
-    votes = np.concatenate([_observed(part, decoder) for part in parts])
+    votes = np.concatenate([part.observed(decoder.needs) for part in parts])
     known = [part.labels for part in parts if part.labels is not None]
     labels = np.concatenate(known) if known else None
     kept = _measured(0, votes.shape[0], held_out)

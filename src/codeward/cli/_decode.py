@@ -138,7 +138,7 @@ def decode(
     with open_writer(output, source) as write:
         for start, part, verdicts in _decode_file(reader, chosen, threshold if batch else None, as_json):
             summary.add(start, verdicts, part.labels)
-            write(start, verdicts)
+            write(verdicts)
     summary.show(votes, decoder, origin, output, as_json)
 
 
@@ -152,9 +152,7 @@ def _find_threshold(reader: "VoteReader", decoder: "Decoder", rate: float) -> fl
         raise InputError(f"--false-alarm-rate must be in 0..1, got {rate}")
     seen, start = [], 0
     for part in reader.chunks(CHUNK, with_scores=decoder.needs == "scores"):
-        observed = part.votes if decoder.needs == "votes" else part.scores
-        assert observed is not None
-        seen.append(decoder.decode(observed[start % 2 :: 2]).attack_probability)
+        seen.append(decoder.decode(part.observed(decoder.needs)[start % 2 :: 2]).attack_probability)
         start += part.votes.shape[0]
     return alarm_threshold(np.concatenate(seen), rate)
 
@@ -172,8 +170,7 @@ def _decode_file(
     with show_progress("decode", reader.n_inputs, quiet=quiet) as progress:
         step = CHUNK if batch is None else reader.n_inputs
         for part in reader.chunks(step, with_scores=decoder.needs == "scores"):
-            observed = part.votes if decoder.needs == "votes" else part.scores
-            assert observed is not None
+            observed = part.observed(decoder.needs)
             if batch is None:
                 verdicts = once.decode(observed)
             else:

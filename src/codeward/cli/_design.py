@@ -1,4 +1,4 @@
-"""``codeward design``: find a code for a number of users and attackers."""
+"""``codeward design``: find a code for some users and attackers; ``codeward inspect``: what a code guarantees."""
 
 import json
 from dataclasses import replace
@@ -10,6 +10,7 @@ import typer
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import read_bytes
+from codeward._notebook import check_drawing_path
 
 if TYPE_CHECKING:
     from codeward.codes import Design, Inspection
@@ -64,7 +65,7 @@ def design(
     """
     from codeward._progress import show_progress
     from codeward.codes import design as design_code
-    from codeward.codes import inspect
+    from codeward.codes import inspect as inspect_code
 
     _check_suffix(output, (".csv", ".npy", ".json"))
     _check_suffix(curve, (".svg",))
@@ -93,7 +94,7 @@ def design(
         with show_progress("drawing", time_limit, quiet=as_json) as progress:
             points = compare_models(users, seconds=time_limit, seed=seed, progress=progress)
         plot_trade_off(points, users).save(curve)
-    inspection = _add_verified(inspect(found.code), found)
+    inspection = _add_verified(inspect_code(found.code), found)
     if as_json:
         result: dict[str, Any] = inspection.to_json()
         result |= {
@@ -112,8 +113,6 @@ def design(
         }
         print(json.dumps(result))
         return
-    from codeward.cli._inspect import print_card
-
     print_card(inspection, f"{found.guarantee}, k = {found.n_attackers}, margin {found.margin}")
     optimal = "optimal" if found.gap == 0 else f"{found.gap} above the lower bound {found.models_lower_bound}"
     print(f"{found.code.n_models} sub-models, {optimal}; {found.seconds:.1f} s")
@@ -181,3 +180,92 @@ def _read_weights(text: str) -> list[float]:
         raise
     except ValueError as error:
         raise InputError(f"--weights: neither a file nor a comma list of numbers: {text}") from error
+
+
+def inspect(
+    code: Path = typer.Argument(..., metavar="CODE", help="Code file: CSV of 0/1 (one row a model), .npy or .json."),
+    max_attackers: int = typer.Option(
+        None, "--max-attackers", "-k", min=1, help="Examine coalitions up to this size; without it, as far as it pays."
+    ),
+    plot: Path = typer.Option(None, "--plot", help="Draw the matrix to this .svg file."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of the card."),
+) -> None:
+    """Print what a code guarantees: how many colluding users it detects, corrects and tracks, and its margins.
+
+    Example: codeward inspect code.csv --max-attackers 3 --plot code.svg
+    """
+    from codeward.codes import Code
+    from codeward.codes import inspect as inspect_code
+
+    check_drawing_path(plot)
+    loaded = Code.load(code)
+    inspection = inspect_code(loaded, max_attackers)
+    if plot:
+        loaded.plot().save(plot)
+    if as_json:
+        print(json.dumps(inspection.to_json()))
+        return
+    print_card(inspection)
+    if plot:
+        print(f"drawn to {plot}")
+
+
+def print_card(inspection: "Inspection", title: str = "") -> None:
+    """Print the card to stdout."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    from codeward.codes import sketch_code
+
+    code = inspection.code
+    console = Console()
+    facts = Table.grid(padding=(0, 2))
+    bound = inspection.models_lower_bound
+    gap = "that is optimal" if bound == code.n_models else f"lower bound for its row weight and detection: {bound}"
+    facts.add_row("sub-models", f"{code.n_models} ({gap})")
+    facts.add_row("users", str(code.n_users))
+    facts.add_row(
+        "row weight",
+        f"{code.row_weight} (each model learns from at least {show_percent(code.utilization)} of the users)",
+    )
+    if code.construction:
+        facts.add_row("construction", code.construction)
+    facts.add_row("digest", code.digest[:16])
+    for note in inspection.notes:
+        facts.add_row("note", note)
+    console.print(Panel(facts, title=title or "code", title_align="left"))
+
+    table = Table(title="guarantees", title_justify="left", title_style="bold")
+    table.add_column("property")
+    table.add_column("threat model")
+    table.add_column("holds up to k", justify="right")
+    table.add_column("broken by")
+    rows = (
+        ("detect a triggered input", "deterministic", inspection.detect, "detect"),
+        ("recover the label", "deterministic", inspection.correct, "correct"),
+        ("recover the label", "arbitrary", inspection.correct_arbitrary, "correct_arbitrary"),
+        ("name the attackers", "deterministic", inspection.track, "track"),
+    )
+    for meaning, threat, size, name in rows:
+        table.add_row(meaning, threat, str(size), _witness(inspection, name))
+    console.print(table)
+
+    margins = Table(title="margins (d corrects (d-1)/2 wrong votes)", title_justify="left", title_style="bold")
+    margins.add_column("k", justify="right")
+    for name in ("label", "tracking", "label, arbitrary"):
+        margins.add_column(name, justify="right")
+    columns = (inspection.margin, inspection.margin_track, inspection.margin_arbitrary)
+    for k, values in enumerate(zip(*columns, strict=True), start=1):
+        margins.add_row(str(k), *("?" if value is None else str(value) for value in values))
+    console.print(margins)
+    console.print(Text(sketch_code(code, width=max(1, console.width // 2 - 4))), no_wrap=True, crop=True)
+
+
+def _witness(inspection: "Inspection", name: str) -> str:
+    found = inspection.witness.get(name)
+    if found is None:
+        return "nothing found"
+    named = [" ".join(map(inspection.code.user_name, attackers)) or "nobody" for attackers in found.attackers]
+    return " | ".join(named)

@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, compress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,42 +22,49 @@ from codeward.cli._clean_votes import VoteSource
 from codeward.codes import Code
 from codeward.decoding import Decoded
 
-Write = Callable[[int, Decoded], None]
 #: Explanations of one input, and inputs with several of them, in the table at most.
 ALTERNATIVES = 4
 
 
 @contextmanager
-def open_writer(path: Path | None, source: VoteSource) -> Iterator[Write]:
-    """Yield a function that takes the verdicts chunk by chunk; the file appears whole when all is done, or not at all.
+def open_table(
+    path: Path | None,
+    what: str,
+    header: str,
+    as_lines: Callable[[Any, str], Iterable[str]],
+    as_arrays: Callable[[list[Any]], dict[str, NDArray[Any]]],
+) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that takes rows block by block; the file appears whole when all is done, or not at all.
 
-    ``.jsonl`` and ``.csv`` go through a temporary file, so memory holds one chunk; ``.npz`` is gathered.
+    ``.jsonl`` and ``.csv`` go through a temporary file, so memory holds one block; ``.npz`` is gathered.
     """
+    suffix = "" if path is None else path.suffix.lower()
     if path is None:
-        yield lambda start, verdicts: None
-        return
-    suffix = path.suffix.lower()
-    if suffix == ".npz":
-        gathered: list[Decoded] = []
-        yield lambda start, verdicts: gathered.append(verdicts)
-        write_atomic(path, lambda out: np.savez_compressed(out, **_as_arrays(gathered)))  # type: ignore[arg-type]
-        return
-    if suffix not in (".jsonl", ".csv"):
-        raise InputError(f"{path}: verdicts are written as .jsonl, .csv or .npz")
-    import shutil
-    import tempfile
-
-    with tempfile.TemporaryFile("w+b") as spool:
-        if suffix == ".csv":
-            spool.write(b"label,attack_probability,target,suspects,suspect_sets\n")
-        format_row = _as_json if suffix == ".jsonl" else _as_csv
-        yield lambda start, verdicts: _write_rows(spool, verdicts, source, format_row)
-        spool.seek(0)
-        write_atomic(path, lambda out: shutil.copyfileobj(spool, out))
+        yield lambda block: None
+    elif suffix == ".npz":
+        gathered: list[Any] = []
+        yield gathered.append
+        write_atomic(path, lambda out: np.savez_compressed(out, **as_arrays(gathered)))  # type: ignore[arg-type]
+    elif suffix not in (".jsonl", ".csv"):
+        raise InputError(f"{path}: {what} are written as .jsonl, .csv or .npz")
+    else:
+        with tempfile.TemporaryFile("w+b") as spool:
+            if suffix == ".csv":
+                spool.write(f"{header}\n".encode())
+            yield lambda block: spool.writelines(line.encode() for line in as_lines(block, suffix))
+            spool.seek(0)
+            write_atomic(path, lambda out: shutil.copyfileobj(spool, out))
 
 
-def _write_rows(out: IO[bytes], verdicts: Decoded, source: VoteSource, format_row: Callable[..., str]) -> None:
-    """Write one line an input."""
+def open_writer(path: Path | None, source: VoteSource) -> AbstractContextManager[Callable[[Decoded], None]]:
+    """Open a file for verdicts."""
+    header = "label,attack_probability,target,suspects,suspect_sets"
+    return open_table(path, "verdicts", header, lambda block, suffix: _as_lines(block, source, suffix), _as_arrays)
+
+
+def _as_lines(verdicts: Decoded, source: VoteSource, suffix: str) -> Iterator[str]:
+    """Yield one line an input."""
+    format_row = _as_json if suffix == ".jsonl" else _as_csv
     rows = zip(
         verdicts.labels.tolist(),
         verdicts.attack_probability.tolist(),
@@ -71,7 +80,7 @@ def _write_rows(out: IO[bytes], verdicts: Decoded, source: VoteSource, format_ro
     for label, probability, target, suspects, sets, more, neglected in rows:
         named = [name(users) for users in sets]
         row = (told(label), probability, told(target), name(suspects), named, more, neglected)
-        out.write(format_row(*row).encode())
+        yield format_row(*row)
 
 
 def _as_json(

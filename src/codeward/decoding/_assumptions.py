@@ -7,7 +7,7 @@ stand in for them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -200,6 +200,13 @@ class VoteSet:
     scores: NDArray[Any] | None = None
     code_digest: str | None = None
     radius: NDArray[np.int64] | None = None
+
+    def observed(self, needs: Literal["votes", "scores"]) -> NDArray[Any]:
+        """Return what a decoder reads (`Decoder.needs`); scores must have come along."""
+        found = self.scores if needs == "scores" else self.votes
+        if found is None:
+            raise InputError("there are no class scores beside the votes")
+        return found
 
 
 def check_confusion(confusion: ArrayLike) -> NDArray[np.float64]:

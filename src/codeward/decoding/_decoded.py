@@ -1,9 +1,10 @@
 """What a decoder answers, how alarms are told, and how well answers match the truth."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Literal, Protocol
+from itertools import chain
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,6 +79,11 @@ class Decoded(Displayed):
         return int(self.labels.shape[0])
 
     @property
+    def _columns(self) -> dict[str, Any]:
+        """What there is of every input: all but the names of the users."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "users"}
+
+    @property
     def best_set(self) -> list[tuple[int, ...]]:
         """The paper's single most probable attacker set of each input, the first of ``suspect_sets``, or nobody."""
         return [found[0] if found else () for found in self.suspect_sets]
@@ -87,19 +93,12 @@ class Decoded(Displayed):
         """Join verdicts on consecutive inputs; at least one part."""
         if not parts:
             raise InputError("there are no verdicts to join")
-        return cls(
-            np.concatenate([part.labels for part in parts]),
-            np.concatenate([part.attack_probability for part in parts]),
-            np.concatenate([part.targets for part in parts]),
-            [found for part in parts for found in part.suspects],
-            np.concatenate([part.user_probability for part in parts]),
-            np.concatenate([part.label_probability for part in parts]),
-            np.concatenate([part.neglected for part in parts]),
-            [found for part in parts for found in part.suspect_sets],
-            np.concatenate([part.more_sets for part in parts]),
-            np.concatenate([part.agreed for part in parts]),
-            parts[0].users,
-        )
+        each = {name: [part._columns[name] for part in parts] for name in parts[0]._columns}
+        joined: dict[str, Any] = {
+            name: np.concatenate(column) if isinstance(column[0], np.ndarray) else [*chain(*column)]
+            for name, column in each.items()
+        }
+        return replace(parts[0], **joined)
 
     def overruled(self, labels: NDArray[np.int64]) -> "Decoded":
         """Take these labels (N,) where they are verdicts; where that is a change, they have all of the posterior."""
@@ -135,19 +134,11 @@ class Decoded(Displayed):
     def take(self, rows: ArrayLike) -> "Decoded":
         """Return the verdicts of the given rows, in that order (repeats allowed), or of those where a mask is true."""
         chosen = np.arange(len(self))[np.asarray(rows)] if len(self) else np.zeros(0, dtype=np.int64)
-        return Decoded(
-            self.labels[chosen],
-            self.attack_probability[chosen],
-            self.targets[chosen],
-            [self.suspects[row] for row in chosen.tolist()],
-            self.user_probability[chosen],
-            self.label_probability[chosen],
-            self.neglected[chosen],
-            [self.suspect_sets[row] for row in chosen.tolist()],
-            self.more_sets[chosen],
-            self.agreed[chosen],
-            self.users,
-        )
+        taken: dict[str, Any] = {
+            name: column[chosen] if isinstance(column, np.ndarray) else [column[row] for row in chosen.tolist()]
+            for name, column in self._columns.items()
+        }
+        return replace(self, **taken)
 
     def named(self, users: tuple[str, ...] | None) -> "Decoded":
         """Return the verdicts with names of the users."""

@@ -12,6 +12,7 @@ from codeward._cores import share_rows
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code
 from codeward.decoding._decoded import ALARM, Decoded
+from codeward.decoding._vote_counting import count_votes
 
 #: Most numbers that `RunOffCounts.count` keeps.
 _MOST_COUNTS = 1 << 28
@@ -162,30 +163,6 @@ def _count_choices(scores, first, table):  # type: ignore[no-untyped-def]
                         table[i, row, b, a] += 1
 
 
-@compiled
-def _elect(scores, finalists, second, first):  # type: ignore[no-untyped-def]
-    """Both rounds: the two finalists (N, 2), ascending, their votes in the second round, and the first counts."""
-    n_inputs, n_models, n_classes = scores.shape
-    for i in range(n_inputs):
-        for j in range(n_models):
-            vote = 0
-            for v in range(1, n_classes):
-                if scores[i, j, v] > scores[i, j, vote]:
-                    vote = v
-            first[i, vote] += 1
-        a, b = 0, -1
-        for v in range(1, n_classes):
-            if first[i, v] > first[i, a]:
-                a, b = v, a
-            elif b < 0 or first[i, v] > first[i, b]:
-                b = v
-        if a > b:
-            a, b = b, a
-        finalists[i, 0], finalists[i, 1] = a, b
-        for j in range(n_models):
-            second[i, 0 if scores[i, j, a] >= scores[i, j, b] else 1] += 1
-
-
 class RunOffDecoder:
     r"""The winner of a run-off between the two classes with most votes; ties go to the smaller class in both rounds.
 
@@ -245,11 +222,17 @@ class RunOffDecoder:
                 raise InputError(f"counts: of {scores.n_models} models, but the code has {n_models} (rows)")
             if self.n_classes not in (None, scores.n_classes):
                 raise InputError(f"counts: of {scores.n_classes} classes, not {self.n_classes}")
-            finalists = np.sort(np.argsort(-scores.first, axis=1, kind="stable")[:, :2], axis=1)
+            finalists, first = _find_finalists(scores.first), scores.first
             rows, a, b = np.arange(len(scores)), finalists[:, 0], finalists[:, 1]
-            return finalists, np.stack([scores.pairs[rows, a, b], scores.pairs[rows, b, a]], axis=1), scores.first
+            return finalists, np.stack([scores.pairs[rows, a, b], scores.pairs[rows, b, a]], axis=1), first
         checked = check_scores(scores, n_models, self.n_classes)
-        n, _, c = checked.shape
-        finalists, second, first = (np.zeros((n, width), dtype=np.int64) for width in (2, 2, c))
-        share_rows(n, lambda part: _elect(checked[part], finalists[part], second[part], first[part]))
-        return finalists, second, first
+        first = count_votes(checked.argmax(axis=2), checked.shape[2])
+        finalists = _find_finalists(first)
+        a, b = np.split(np.take_along_axis(checked, finalists[:, None, :], axis=2), 2, axis=2)
+        ahead = np.count_nonzero(a >= b, axis=(1, 2))
+        return finalists, np.stack([ahead, checked.shape[1] - ahead], axis=1), first
+
+
+def _find_finalists(first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the two classes with most votes (N, c), ties to the smaller, ascending, shape (N, 2)."""
+    return np.sort(np.argsort(-first, axis=1, kind="stable")[:, :2], axis=1)

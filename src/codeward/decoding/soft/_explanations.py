@@ -62,9 +62,10 @@ class Sums:
     clean: NDArray[np.float64]
     table: NDArray[np.float64]
 
-    def join(self, shift: float) -> NDArray[np.float64]:
-        """Log posterior of the label up to a constant, the attack's log odds lowered by ``shift``, shape (N, c)."""
-        return np.logaddexp(self.attacked - shift, self.clean)
+    @property
+    def joined(self) -> NDArray[np.float64]:
+        """Log posterior of the label up to a constant, shape (N, c)."""
+        return np.logaddexp(self.attacked, self.clean)
 
     def take(self, rows: NDArray[np.int64]) -> "Sums":
         """Masses of some inputs, without the table."""
@@ -170,11 +171,7 @@ def weigh_votes(log_likelihoods: NDArray[np.float64], votes: NDArray[np.int64]) 
         ``log Pr(y_i | clean, label = l)``, as a `VoteModel` gives it.
     votes : ndarray of int64, shape (N, m)
     """
-    top = log_likelihoods.max(axis=2, keepdims=True)
-    return ModelEvidence(
-        log_likelihoods - top - np.log(np.exp(log_likelihoods - top).sum(axis=2, keepdims=True)),
-        votes,
-    )
+    return ModelEvidence(log_softmax(log_likelihoods), votes)
 
 
 #: Explanations drawn for each input that are not its own; the plausible ones are learned from.

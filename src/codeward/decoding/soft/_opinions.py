@@ -101,7 +101,7 @@ def list_opinions(sums: Sums, by_votes: NDArray[np.float64], votes: NDArray[np.i
     explained = np.isfinite(sums.attacked.max(axis=1))[:, None]
     attacked = np.where(explained, sums.attacked, clean)
     opinions = [
-        log_softmax(sums.join(0.0)),
+        log_softmax(sums.joined),
         log_softmax(attacked),
         clean,
         np.log(np.maximum(by_votes, 1e-300)),
