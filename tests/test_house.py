@@ -17,18 +17,6 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 TESTS = sorted(Path(__file__).parent.rglob("*.py"))
-#: Public names whose example is still to be written; none may stay here once it has one.
-WITHOUT_EXAMPLE = {
-    "codeward.experiments": {"collect_federation", "plan_cell"},
-    "codeward.federated.client_app": {"answer_message", "pack_reply", "read_label", "unpack_assignment"},
-    "codeward.federated.consortium": {
-        *("Consortium", "KeyBinding", "Member", "NodeGate", "SignedGrid", "TlsCertificates", "run_gate", "sign_reply")
-    },
-    "codeward.federated.server_app": {
-        *("NodeBinding", "OrderBinding", "pack_assignment", "run_federation", "run_one_round", "unpack_reply")
-    },
-    "codeward.training.backbones": {"Backbone"},
-}
 #: It compares the answers of decoders before and after their internals are changed on purpose.
 TWINS = {"test_compiled.py"}
 
@@ -120,7 +108,7 @@ def test_everything_public_has_an_example_that_runs(name):
         if (inspect.isclass(found) or inspect.isroutine(found)) and found.__module__.startswith("codeward")
     }
     without = {known for known, found in ours.items() if ">>> " not in (found.__doc__ or "")}
-    assert without == WITHOUT_EXAMPLE.get(name, set())
+    assert without == set()
 
 
 #: They have a ``code.json`` of their own: the folder of a federation's server, and a federated run that begins with it.

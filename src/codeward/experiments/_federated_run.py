@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from codeward._errors import InputError
 from codeward._files import read_bytes, write_atomic
-from codeward.estimators import load_sub_models, plan_collected, save_heads, write_folder
+from codeward.estimators import save_heads
 from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
 from codeward.experiments._measure import count_votes, measure_consensus
 from codeward.experiments._runner import vote_cell
@@ -30,7 +29,6 @@ from codeward.federated import (
     FederatedSettings,
     FederationFolder,
     FederationPlan,
-    OneRound,
     OneRoundPlan,
     SimulatedFederation,
     load_one_round,
@@ -44,16 +42,12 @@ from codeward.runs import (
     CodeSection,
     FederatedConfig,
     FederatedSection,
-    Revocation,
     RunFolder,
-    TrainConfig,
     TrainingSection,
     TrainSection,
     load_record,
-    load_revocation,
 )
 from codeward.training import Ensemble, ModelStore, TrainingSettings
-from codeward.training.heads import HeadSet, StatisticsSet
 
 Engine = Literal["flower", "reference"]
 
@@ -121,7 +115,16 @@ def _work_folder(place: RunFolder, repeat: int) -> Path:
 
 
 def plan_cell(setting: Setting) -> FederationPlan:
-    """Return the plan of a repeat's federation; who attacks is no part of it."""
+    """Return the plan of a repeat's federation; who attacks is no part of it.
+
+    Examples
+    --------
+    >>> from codeward.codes import Code
+    >>> config = FederatedConfig(dataset="digits", users=6)
+    >>> setting = prepare_setting(config, 0, load_pair(config), Code([[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]]))
+    >>> plan_cell(setting).shape, plan_cell(setting).settings.rounds
+    ((1, 8, 8), 10)
+    """
     config = setting.config
     assert isinstance(config, FederatedConfig)
     channels, height, width = (int(size) for size in setting.evaluation.images.shape[1:])
@@ -148,6 +151,8 @@ def train_cells(
     device = "cuda" if config.training.device == "cuda" else "cpu"
     if engine == "flower" and device == "cuda":
         raise InputError("training.device: simulated Flower clients train on the CPU; use --engine reference for a GPU")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("training.device: cuda was asked for, but torch sees no GPU; use cpu")
     seed = setting.seed(Draw.POISON)
     federations, results = [], []
     for size in sizes:
@@ -251,6 +256,20 @@ def collect_federation(
     -------
     dict
         The record.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.codes import Code
+    >>> config = FederatedConfig(dataset="digits", users=6)
+    >>> setting = prepare_setting(config, 0, load_pair(config), Code([[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]]))
+    >>> plan = replace(plan_cell(setting), settings=FederatedSettings(rounds=1))
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     server = FederationFolder(Path(place) / "server")
+    ...     server.save_result(train_federated(setting.users, plan, folder=server))
+    ...     record = collect_federation(server.path, "digits", Path(place) / "run")
+    >>> record["n_attackers"], record["federated"]["threat"], len(record["federated"]["rounds"])
+    (0, 'arbitrary', 1)
     """
     if (Path(server) / ONE_ROUND_FILE).is_file():
         return collect_one_round(server, dataset, folder, data_dir)
@@ -267,7 +286,7 @@ def collect_federation(
 
     place.save_config(config)
     plan.code.save(place.code_file)
-    seconds = round(sum(line["seconds"] for line in source.read_rounds()), 3)
+    seconds = round(sum(line.get("seconds", 0.0) for line in source.read_rounds()), 3)
     about = {"engine": "consortium", "seconds": seconds}
     finish_cell(setting, 0, result, place, ModelStore(place.store), about)
     return load_record(place.record(0, 0))
@@ -309,67 +328,23 @@ def collect_one_round(
     test = agreed.read_samples(dataset, label, text, data_dir)
     section = TrainSection(trusted=dataset, label=label, text=text)
     about = {"threat": "arbitrary", "engine": "one-round", "rounds": [told]}
-    sizes, place = _list_sizes(agreed, told), None if data_dir is None else Path(data_dir)
+    sizes, place = list_sizes(agreed, told), None if data_dir is None else Path(data_dir)
     cell = save_heads(target, heads, agreed.code, test, section, sizes, place, federated=about)
     if target != source:
-        _copy_round(source, target, told["counted"])
+        copy_round(source, target, told["counted"])
     return cell.record
 
 
-def _list_sizes(agreed: OneRoundPlan, told: Mapping[str, Any]) -> list[int]:
+def list_sizes(agreed: OneRoundPlan, told: Mapping[str, Any]) -> list[int]:
+    """Return how many samples of each user counted in a round."""
     return [int(told["counted"].get(agreed.name(user), 0)) for user in range(agreed.code.n_users)]
 
 
-def _copy_round(source: Path, target: Path, names: Iterable[str]) -> None:
+def copy_round(source: Path, target: Path, names: Iterable[str]) -> None:
     """Copy the plan and the statistics of some users."""
     for file in (*(Path(STATISTICS) / f"{name}.npz" for name in names), Path(ONE_ROUND_FILE)):
         content = read_bytes(source / file)
         write_atomic(target / file, lambda out, content=content: out.write(content))  # type: ignore[misc]
-
-
-def revoke_from_round(cell: Cell, old: RunFolder, revocation: Revocation, store: ModelStore) -> Cell:
-    """Make the cell of a federation in one round again without the revoked users, whose statistics are subtracted.
-
-    Exact unlearning: the heads have the bytes of a round in which these users sent nothing (Proposition 30 of
-    docs/theory.md); heads that did not learn from them are taken over.
-
-    Parameters
-    ----------
-    cell : Cell
-        Of the new folder, which has its code and configuration.
-    old : RunFolder
-        The folder before.
-    revocation : Revocation
-    store : ModelStore
-        Of the new folder.
-
-    Examples
-    --------
-    See `codeward.experiments.revoke_users`, which calls it.
-    """
-    begin, config, cell_before = time.perf_counter(), old.config, Cell(old, 0, 0)
-    assert isinstance(config, TrainConfig)
-    section, columns = config.train, load_revocation(old.path).columns
-    gone = [place for place, user in enumerate(columns) if user in revocation.revoked]
-    touched = cell_before.code.matrix[:, gone].any(axis=1)
-    needed = np.flatnonzero(cell_before.code.matrix[touched].any(axis=0))
-    round_ = OneRound.load(old.path, [columns[place] for place in needed])
-    sent, heads = round_.statistics.users, load_sub_models(cell_before)
-    assert isinstance(heads, HeadSet)
-    heads = replace(heads, statistics=StatisticsSet(tuple(sent[user] for user in columns))).revoke(*gone)
-    federated, agreed = cell_before.record["federated"], round_.plan
-    told = dict(federated["rounds"][0])
-    left = {agreed.name(user) for user in revocation.columns}
-    told["counted"] = {name: size for name, size in told["counted"].items() if name in left}
-    test = agreed.read_samples(section.trusted, section.label, section.text, config.data_dir)
-    plan = plan_collected(test, revocation.original, heads, section, _list_sizes(agreed, told))
-    if plan.config.train.trusted_digest != section.trusted_digest:
-        raise InputError(f"{old.path}: the samples at {section.trusted} are not those it was measured on; restore them")
-    heads.save(store)
-    _copy_round(old.path, cell.folder.path, told["counted"])
-    names = {"users": revocation.names(revocation.revoked), "state": revocation.digest}
-    about = federated | {"rounds": [told]}
-    return write_folder(cell, replace(plan, config=config), heads, begin, federated=about, revoked=names)[0]
 
 
 def _describe(plan: FederationPlan, dataset: str, data_dir: str | os.PathLike[str] | None) -> FederatedConfig:

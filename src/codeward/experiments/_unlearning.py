@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
-from codeward.estimators import retrain_without
-from codeward.experiments._federated_run import revoke_from_round
+from codeward.estimators import load_sub_models, plan_collected, retrain_without, write_folder
+from codeward.experiments._federated_run import copy_round, list_sizes
 from codeward.experiments._measure import count_votes
 from codeward.experiments._runner import find_device, holds_models, vote_cell
 from codeward.experiments._setting import Setting, load_pair, prepare_setting
+from codeward.federated import OneRound
 from codeward.runs import Cell, Outlook, Revocation, RunConfig, RunFolder, TrainConfig, list_cells, load_revocation
 from codeward.training import Ensemble, ModelPlan, ModelStore, drop_users, plan_models, train_ensemble
+from codeward.training.heads import HeadSet, StatisticsSet
 
 
 class InheritingStore(ModelStore):
@@ -114,7 +117,7 @@ def revoke_users(
         made = Cell(new, cell.repeat, cell.n_attackers)
         finished = made.has_record and holds_models(made, store)
         if own and not finished and cell.record.get("federated"):
-            made = revoke_from_round(made, old, outlook.after, store)
+            made = _revoke_from_round(made, old, outlook.after, store)
         elif own and not finished:
             plans = plan_remaining(outlook.after, config.seed)
             made = retrain_without(made, old, outlook.after, plans, store, progress)
@@ -169,3 +172,44 @@ def plan_remaining(revocation: Revocation, seed: int) -> tuple[ModelPlan, ...]:
     for step in revocation.steps:
         plans = drop_users(plans, step, seed)
     return plans
+
+
+def _revoke_from_round(cell: Cell, old: RunFolder, revocation: Revocation, store: ModelStore) -> Cell:
+    """Make the cell of a federation in one round again without the revoked users, whose statistics are subtracted.
+
+    Exact unlearning: the heads have the bytes of a round in which these users sent nothing (Proposition 30 of
+    docs/theory.md); heads that did not learn from them are taken over.
+
+    Parameters
+    ----------
+    cell : Cell
+        Of the new folder, which has its code and configuration.
+    old : RunFolder
+        The folder before.
+    revocation : Revocation
+    store : ModelStore
+        Of the new folder.
+    """
+    begin, config, cell_before = time.perf_counter(), old.config, Cell(old, 0, 0)
+    assert isinstance(config, TrainConfig)
+    section, columns = config.train, load_revocation(old.path).columns
+    gone = [place for place, user in enumerate(columns) if user in revocation.revoked]
+    touched = cell_before.code.matrix[:, gone].any(axis=1)
+    needed = np.flatnonzero(cell_before.code.matrix[touched].any(axis=0))
+    round_ = OneRound.load(old.path, [columns[place] for place in needed])
+    sent, heads = round_.statistics.users, load_sub_models(cell_before)
+    assert isinstance(heads, HeadSet)
+    heads = replace(heads, statistics=StatisticsSet(tuple(sent[user] for user in columns))).revoke(*gone)
+    federated, agreed = cell_before.record["federated"], round_.plan
+    told = dict(federated["rounds"][0])
+    left = {agreed.name(user) for user in revocation.columns}
+    told["counted"] = {name: size for name, size in told["counted"].items() if name in left}
+    test = agreed.read_samples(section.trusted, section.label, section.text, config.data_dir)
+    plan = plan_collected(test, revocation.original, heads, section, list_sizes(agreed, told))
+    if plan.config.train.trusted_digest != section.trusted_digest:
+        raise InputError(f"{old.path}: the samples at {section.trusted} are not those it was measured on; restore them")
+    heads.save(store)
+    copy_round(old.path, cell.folder.path, told["counted"])
+    names = {"users": revocation.names(revocation.revoked), "state": revocation.digest}
+    about = federated | {"rounds": [told]}
+    return write_folder(cell, replace(plan, config=config), heads, begin, federated=about, revoked=names)[0]

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from io import BytesIO
@@ -27,7 +27,14 @@ _ASSIGNMENT, _SIMULATION, _REPLY, _MODEL = "assignment", "simulation", "reply", 
 
 
 def pack_assignment(assignment: Assignment, label: str = "") -> RecordDict:
-    """Turn an assignment into the content of a message; a simulation of several federations labels it with one."""
+    """Turn an assignment into the content of a message; a simulation of several federations labels it with one.
+
+    Examples
+    --------
+    >>> task = Assignment(0, 1, "nonce", (1, 8, 8), TrainingSettings(), {4: 7}, {4: {"w": np.zeros(2)}})
+    >>> sorted(pack_assignment(task, label="first"))
+    ['assignment', 'model-4', 'simulation']
+    """
     content = RecordDict()
     content[_ASSIGNMENT] = ConfigRecord(
         {
@@ -48,13 +55,26 @@ def pack_assignment(assignment: Assignment, label: str = "") -> RecordDict:
 
 
 def read_label(content: RecordDict) -> str:
-    """Return which of a simulation's federations an assignment belongs to; empty outside simulations."""
+    """Return which of a simulation's federations an assignment belongs to; empty outside simulations.
+
+    Examples
+    --------
+    >>> read_label(RecordDict())
+    ''
+    """
     record = content.config_records.get(_SIMULATION)
     return "" if record is None else str(record["label"])
 
 
 def unpack_assignment(content: RecordDict) -> Assignment:
-    """Read an assignment on the client's side; raises `InputError` when the server speaks another protocol."""
+    """Read an assignment on the client's side; raises `InputError` when the server speaks another protocol.
+
+    Examples
+    --------
+    >>> task = Assignment(0, 1, "nonce", (1, 8, 8), TrainingSettings(), {4: 7}, {4: {"w": np.zeros(2)}})
+    >>> unpack_assignment(pack_assignment(task)).seeds
+    {4: 7}
+    """
     try:
         record = content.config_records[_ASSIGNMENT]
         channels, height, width = (int(size) for size in record["shape"])  # type: ignore[union-attr]
@@ -81,7 +101,14 @@ def unpack_assignment(content: RecordDict) -> Assignment:
 
 
 def pack_reply(reply: Reply) -> RecordDict:
-    """Turn a reply into the content of a message; also a dishonest one, as far as records can hold it."""
+    """Turn a reply into the content of a message; also a dishonest one, as far as records can hold it.
+
+    Examples
+    --------
+    >>> reply = Reply({"round": 1, "nonce": "n", "samples": 3}, {"0": {"w": Parcel.wrap(np.zeros(2))}})
+    >>> sorted(pack_reply(reply))
+    ['model-0', 'reply']
+    """
     content = RecordDict()
     content[_REPLY] = ConfigRecord(dict(reply.envelope))  # type: ignore[arg-type]
     for key, parcels in reply.models.items():
@@ -90,7 +117,14 @@ def pack_reply(reply: Reply) -> RecordDict:
 
 
 def unpack_reply(content: RecordDict) -> Reply:
-    """Wrap what a client sent, unopened; whatever has no place in a reply comes out as something to be refused."""
+    """Wrap what a client sent, unopened; whatever has no place in a reply comes out as something to be refused.
+
+    Examples
+    --------
+    >>> reply = Reply({"round": 1, "nonce": "n", "samples": 3}, {"0": {"w": Parcel.wrap(np.zeros(2))}})
+    >>> unpack_reply(pack_reply(reply)).models["0"]["w"].shape
+    (2,)
+    """
     envelope: dict[str, object] = dict(content.config_records.get(_REPLY, {}))
     models: dict[str, dict[str, Parcel]] = {}
     for name, record in content.items():
@@ -125,7 +159,15 @@ def open_array(array: Array) -> NDArray[Any]:
 
 
 class NodeBinding(Protocol):
-    """The server's mapping of connected nodes to columns of the code."""
+    """The server's mapping of connected nodes to columns of the code.
+
+    Examples
+    --------
+    >>> class Fixed:
+    ...     def bind(self, grid):
+    ...         return {7: 0}
+    >>> binding: NodeBinding = Fixed()  # node 7 is user 0, whoever else is connected
+    """
 
     def bind(self, grid: Grid) -> dict[int, int]:
         """Return the user index of each node that is connected now, by node id.
@@ -145,6 +187,12 @@ class OrderBinding:
     Parameters
     ----------
     n_users : int
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> OrderBinding(2).bind(SimpleNamespace(get_node_ids=lambda: [30, 20]))
+    {20: 0, 30: 1}
     """
 
     def __init__(self, n_users: int) -> None:
@@ -181,36 +229,38 @@ def run_rounds(
     poll: float = 0.2,
     label: str = "",
 ) -> None:
-    """Run all rounds of a federation.
+    """Run all rounds of a federation; ``watch`` is told about each as it ends, ``poll`` is seconds between looks.
 
     A round ends when every user that was sent an assignment has answered, or after the settings' ``timeout``: late and
     missing users cost the round their part, nothing else. A reply counts for the user its node is bound to.
-
-    Parameters
-    ----------
-    grid : Grid
-    federation : Federation
-        Gets the replies; holds the models afterwards.
-    binding : NodeBinding
-    watch : callable
-        Told about each round as it ends.
-    join_timeout : float
-        Seconds to wait, before the first round, for ``quorum`` users.
-    quorum : int, optional
-        By default all users. With fewer after the wait, training starts with those who are there, if any.
-    poll : float
-        Seconds between looks for replies.
-    label : str
-        Of a simulation that runs several federations: which one, for the simulated clients.
     """
     everybody = federation.plan.code.n_users
     present = await_nodes(grid, binding, everybody if quorum is None else quorum, join_timeout)
     if not present:
         raise InputError(f"no user's node connected within {join_timeout:g} s; nothing was trained")
     while federation.round < federation.plan.settings.rounds:
-        assignments = federation.assign()
-        traffic = _exchange(grid, federation, assignments, by_user(binding.bind(grid)), poll, label)
+        traffic = _run_round(grid, federation, by_user(binding.bind(grid)), poll, label)
         watch(federation.close(), traffic)
+
+
+def _run_round(grid: Grid, federation: Federation, nodes: Mapping[int, int], poll: float, label: str) -> Traffic:
+    """Send one round's assignments to the users' nodes and take in the replies."""
+    assignments, timeout, traffic = federation.assign(), federation.plan.settings.timeout, Traffic()
+
+    def ask() -> Iterator[tuple[int, Message]]:
+        for user, assignment in assignments.items():
+            if user in nodes:
+                content = pack_assignment(assignment, label)
+                traffic.sent += _weigh(content)
+                number = str(assignment.round)
+                yield user, Message(content, nodes[user], MessageType.TRAIN, ttl=timeout, group_id=number)
+
+    def take(user: int, content: RecordDict) -> None:
+        traffic.received += _weigh(content)
+        federation.accept(user, unpack_reply(content))
+
+    exchange(grid, ask(), timeout, poll, take, federation.fail)
+    return traffic
 
 
 def await_nodes(grid: Grid, binding: NodeBinding, wanted: int, patience: float) -> int:
@@ -232,68 +282,52 @@ def by_user(bound: Mapping[int, int]) -> dict[int, int]:
     return {user: found[0] for user, found in nodes.items() if len(found) == 1}
 
 
-def _exchange(
+def exchange(
     grid: Grid,
-    federation: Federation,
-    assignments: Mapping[int, Assignment],
-    nodes: Mapping[int, int],
+    questions: Iterable[tuple[int, Message]],
+    timeout: float,
     poll: float,
-    label: str,
-) -> Traffic:
-    """Send one round's assignments and take in the replies until all are there or time is up."""
-    timeout = federation.plan.settings.timeout
-    waiting: dict[str, int] = {}
-    traffic = Traffic()
+    take: Callable[[int, RecordDict], None],
+    refuse: Callable[[int, str], None],
+) -> None:
+    """Send each user its question, and take in the replies until all are there or time is up.
+
+    Replies are pulled one by one: a broken one breaks no other. What ``take`` raises is not caught.
+    """
+    waiting: dict[str, tuple[int, int]] = {}
     # One call a message: Flower leaves out the ids of messages it could not store, so a list could not be told apart.
-    for user, assignment in assignments.items():
-        if user in nodes:
-            content = pack_assignment(assignment, label)
-            traffic.sent += _weigh(content)
-            message = Message(
-                content,
-                dst_node_id=nodes[user],
-                message_type=MessageType.TRAIN,
-                ttl=timeout,
-                group_id=str(assignment.round),
-            )
-            for sent in grid.push_messages([message]):
-                if sent:
-                    waiting[sent] = user
+    for user, message in questions:
+        waiting |= {sent: (user, message.metadata.dst_node_id) for sent in grid.push_messages([message]) if sent}
     deadline = time.monotonic() + timeout
     while True:
         late = time.monotonic() >= deadline
-        for sent, user in list(waiting.items()):
-            if _receive(grid, federation, sent, user, nodes[user], traffic):
+        for sent, (user, node) in list(waiting.items()):
+            try:
+                messages = list(grid.pull_messages([sent]))
+            except Exception as error:
+                # Flower rebuilds the message here from what the client uploaded, so anything may be raised. A lost
+                # SuperLink ends up here too, after Flower's own retries; the next round's push then fails loudly.
+                refuse(user, f"its reply cannot be read: {type(error).__name__}")
+                del waiting[sent]
+                continue
+            for message in messages:
+                if message.has_error() and message.error.code == ErrorCode.NODE_UNAVAILABLE:
+                    continue  # gone, not guilty: it is among the silent
+                if message.has_error():
+                    refuse(user, message.error.reason or "no reason given")
+                elif message.metadata.src_node_id != node:
+                    refuse(user, "its reply comes from another node")
+                else:
+                    take(user, message.content)
+            if messages:
                 del waiting[sent]
         if late or not waiting:
-            return traffic
+            return
         time.sleep(poll)
 
 
 def _weigh(content: RecordDict) -> int:
     return sum(record.count_bytes() for record in content.array_records.values())
-
-
-def _receive(grid: Grid, federation: Federation, sent: str, user: int, node: int, traffic: Traffic) -> bool:
-    """Take in the reply to one message if it is there. Replies are pulled one by one: a broken one breaks no other."""
-    try:
-        messages = list(grid.pull_messages([sent]))
-    except Exception as error:
-        # Flower rebuilds the message here from what the client uploaded, so anything may be raised. A lost SuperLink
-        # ends up here too, after Flower's own retries; the next round's push then fails loudly.
-        federation.fail(user, f"its reply cannot be read: {type(error).__name__}")
-        return True
-    for message in messages:
-        if message.has_error() and message.error.code == ErrorCode.NODE_UNAVAILABLE:
-            continue  # gone, not guilty: the round's report lists it among the silent
-        if message.has_error():
-            federation.fail(user, message.error.reason or "no reason given")
-        elif message.metadata.src_node_id != node:
-            federation.fail(user, "its reply comes from another node")
-        else:
-            traffic.received += _weigh(message.content)
-            federation.accept(user, unpack_reply(message.content))
-    return bool(messages)
 
 
 def run_federation(
@@ -316,8 +350,27 @@ def run_federation(
         See `FederationFolder`; ``rounds.jsonl`` grows while it trains.
     binding : NodeBinding
         Who speaks for whom; a deployment hands in one that goes by registered keys.
-    join_timeout, quorum, label
-        As for `run_rounds`.
+    join_timeout : float
+        Seconds to wait, before the first round, for ``quorum`` users.
+    quorum : int, optional
+        By default all users. With fewer after the wait, training starts with those who are there, if any.
+    label : str
+        Of a simulation that runs several federations: which one, for the simulated clients.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from types import SimpleNamespace
+    >>> from codeward.codes import Code
+    >>> from codeward.federated import FederatedSettings, FederationPlan
+    >>> plan = FederationPlan(Code([[1]]), TrainingSettings(), FederatedSettings(), (1, 28, 28), seed=0)
+    >>> nobody = SimpleNamespace(get_node_ids=lambda: [])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     FederationFolder(Path(folder)).save_plan(plan)
+    ...     run_federation(nobody, folder, OrderBinding(1), join_timeout=0)
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: no user's node connected within 0 s; nothing was trained
     """
     place = FederationFolder(Path(folder))
     if place.finished:

@@ -156,7 +156,12 @@ class SimulatedFederation:
 
     Examples
     --------
-    >>> SimulatedFederation("attackers2", users, plan)  # doctest: +SKIP
+    >>> from codeward.codes import Code
+    >>> from codeward.federated import FederatedSettings
+    >>> from codeward.training import TrainingSettings
+    >>> plan = FederationPlan(Code([[1]]), TrainingSettings(), FederatedSettings(), (1, 28, 28), seed=0)
+    >>> SimulatedFederation("attackers2", [], plan).label
+    'attackers2'
     """
 
     label: str

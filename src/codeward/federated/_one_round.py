@@ -223,7 +223,11 @@ def save_statistics(path: str | os.PathLike[str], message: Mapping[str, NDArray[
 
     Examples
     --------
-    >>> save_statistics("ann.npz", {})  # doctest: +SKIP
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_statistics(f"{folder}/ann.npz", {"counts": np.array([3, 4])})
+    ...     np.load(f"{folder}/ann.npz")["counts"]
+    array([3, 4])
     """
     write = np.savez_compressed if packed else np.savez
     write_atomic(path, lambda out: write(out, **message))  # type: ignore[arg-type]

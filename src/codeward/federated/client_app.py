@@ -39,7 +39,16 @@ def find_samples(context: Context, user: int, label: str = "") -> Samples:
 
 
 def answer_message(message: Message, context: Context, update: Update = train_update) -> Message:
-    """Do what an assignment asks and return the reply; another ``update`` makes another client of it."""
+    """Do what an assignment asks and return the reply; another ``update`` makes another client of it.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> answer_message(SimpleNamespace(content=RecordDict()), None)
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: the server's message is not an assignment of this version: 'assignment'
+    """
     assignment = unpack_assignment(message.content)
     reply = update(assignment, find_samples(context, assignment.user, read_label(message.content)))
     if reply is None:

@@ -7,8 +7,7 @@ as a simulation does; a deployment wraps `run_federation` with a binding by regi
 import json
 import logging
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flwr.app import Array, ConfigRecord, Context, Message, MessageType, RecordDict
@@ -21,6 +20,7 @@ from codeward.federated._flower_rounds import (
     OrderBinding,
     await_nodes,
     by_user,
+    exchange,
     open_array,
     pack_assignment,
     run_federation,
@@ -67,6 +67,19 @@ def run_one_round(
         As for `run_federation`; the folder holds ``one-round.json``.
     poll : float
         Seconds between looks for replies.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from types import SimpleNamespace
+    >>> from codeward.codes import Code
+    >>> nobody = SimpleNamespace(get_node_ids=lambda: [])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     OneRoundPlan.make(Code([[1]]), "gradients", n_classes=2).save(Path(folder) / ONE_ROUND_FILE)
+    ...     run_one_round(nobody, folder, OrderBinding(1), join_timeout=0)
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: no user's node connected within 0 s; nothing was trained
     """
     plan = OneRoundPlan.load(Path(folder) / ONE_ROUND_FILE)
     server = OneRound(plan)
@@ -74,45 +87,29 @@ def run_one_round(
     if not await_nodes(grid, binding, wanted, join_timeout):
         raise InputError(f"no user's node connected within {join_timeout:g} s; nothing was trained")
     nodes = by_user(binding.bind(grid))
-    waiting: dict[str, int] = {}
-    for user, node in nodes.items():
-        question = ConfigRecord({"plan": json.dumps(plan.to_json()), "user": user, "label": label})
-        content = RecordDict({QUESTION: question})
-        message = Message(content, dst_node_id=node, message_type=MessageType.QUERY, ttl=plan.timeout)
-        waiting |= {sent: user for sent in grid.push_messages([message]) if sent}
-    deadline = time.monotonic() + plan.timeout
-    while waiting:
-        late = time.monotonic() >= deadline
-        for sent in [sent for sent, user in waiting.items() if _receive(grid, server, sent, user, nodes[user])]:
-            del waiting[sent]
-        if late:
-            break
-        time.sleep(poll if waiting else 0)
-    server.save(folder)
-    counts = len(server.counted), len(server.silent), len(server.refusals)
-    _LOG.info("one round: %d users counted, %d silent, %d refused", *counts)
-    return server
 
+    def ask() -> Iterator[tuple[int, Message]]:
+        for user, node in nodes.items():
+            question = ConfigRecord({"plan": json.dumps(plan.to_json()), "user": user, "label": label})
+            content = RecordDict({QUESTION: question})
+            yield user, Message(content, dst_node_id=node, message_type=MessageType.QUERY, ttl=plan.timeout)
 
-def _receive(grid: Grid, server: OneRound, sent: str, user: int, node: int) -> bool:
-    """Take in the reply to one message if it is there; whatever is wrong with it is this user's refusal."""
-    try:
-        messages = list(grid.pull_messages([sent]))
-    except Exception as error:  # Flower rebuilds what a client uploaded, so anything may be raised
-        server.refuse(user, f"{server.plan.name(user)}: its reply cannot be read: {type(error).__name__}")
-        return True
-    for message in messages:
-        if message.has_error() or message.metadata.src_node_id != node:
-            reason = message.error.reason if message.has_error() else "its reply comes from another node"
-            server.refuse(user, f"{server.plan.name(user)}: {reason or 'no reason given'}")
-            continue
-        found: Mapping[str, Array] = message.content.array_records.get(ANSWER) or {}
+    def refuse(user: int, reason: str) -> None:
+        server.refuse(user, f"{plan.name(user)}: {reason}")
+
+    def take(user: int, content: RecordDict) -> None:
+        found: Mapping[str, Array] = content.array_records.get(ANSWER) or {}
         # Sizes are looked at before anything is opened.
-        largest = 8 * server.plan.width * (server.plan.width + 1) + (1 << 20)
+        largest = 8 * plan.width * (plan.width + 1) + (1 << 20)
         try:
             if sum(len(array.data) for array in found.values()) > largest:
                 raise InputError("its message is too large")
             server.accept(user, {name: open_array(array) for name, array in found.items()})
         except Exception as error:
-            server.refuse(user, f"{server.plan.name(user)}: {error}")
-    return bool(messages)
+            refuse(user, str(error))
+
+    exchange(grid, ask(), plan.timeout, poll, take, refuse)
+    server.save(folder)
+    counts = len(server.counted), len(server.silent), len(server.refusals)
+    _LOG.info("one round: %d users counted, %d silent, %d refused", *counts)
+    return server

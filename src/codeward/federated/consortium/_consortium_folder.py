@@ -55,6 +55,11 @@ class TlsCertificates:
 
     The server needs ``server_certificate`` and ``server_key``, users need ``authority`` alone. ``authority_key`` is
     needed only to sign the next server certificate and belongs on no machine of the federation.
+
+    Examples
+    --------
+    >>> TlsCertificates(b"authority", b"its key", b"certificate", b"key").authority  # what users get
+    b'authority'
     """
 
     authority: bytes
@@ -182,6 +187,12 @@ class Consortium:
     path : Path
     roster : Roster
     address : Address
+
+    Examples
+    --------
+    >>> made = Consortium(Path("bank"), Roster((), 0, ""), Address("fl.example.org", 9092, 9095))
+    >>> made.to_json()["address"]
+    'fl.example.org:9092'
     """
 
     path: Path

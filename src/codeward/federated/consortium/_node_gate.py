@@ -101,6 +101,16 @@ class NodeGate:
     authority : Path
         Certificate of the authority that signed the SuperLink's certificate.
     settings : GateSettings, optional
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> gate = NodeGate(Path("users.json"), "127.0.0.1:9095", Path("ca.crt"))
+    >>> async def tell(event):
+    ...     print(event.get("status", event.get("body")))
+    >>> asyncio.run(gate({"type": "http", "method": "GET", "path": "/"}, None, tell))
+    404
+    b'{"detail": "not an interface for nodes"}'
     """
 
     def __init__(
@@ -241,6 +251,14 @@ def run_gate(
         Of the server.
     ready : callable, optional
         Called once the gate listens.
+
+    Examples
+    --------
+    >>> gate = NodeGate(Path("users.json"), "127.0.0.1:9095", Path("ca.crt"))
+    >>> run_gate(gate, "127.0.0.1", 0, Path("no.crt"), Path("no.key"))
+    Traceback (most recent call last):
+        ...
+    FileNotFoundError: [Errno 2] No such file or directory
     """
     import uvicorn
 

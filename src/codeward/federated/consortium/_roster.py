@@ -130,7 +130,14 @@ _FORMAT = "codeward-users-1"
 
 @dataclass(frozen=True)
 class Member:
-    """One user: its column of the code, its name, and the public key (an OpenSSH line) that alone speaks for it."""
+    """One user: its column of the code, its name, and the public key (an OpenSSH line) that alone speaks for it.
+
+    Examples
+    --------
+    >>> member = Member(0, "ann", public_line(make_key().public_key()))
+    >>> member.key.curve.name
+    'secp384r1'
+    """
 
     user: int
     name: str

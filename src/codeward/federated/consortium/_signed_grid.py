@@ -68,6 +68,14 @@ def sign_reply(message: Message, context: Context, call_next: ClientAppCallable)
 
     The key is read from the file that the user's own command names (``--node-config 'key-file="..."'``); nothing the
     server sends chooses it. A question without nonce is not answered.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> sign_reply(SimpleNamespace(content=RecordDict()), SimpleNamespace(node_config={}), None)
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: start the SuperNode with --node-config 'key-file="FILE"' (the private key of this user)
     """
     path = context.node_config.get(KEY_FILE)
     if not isinstance(path, str):
@@ -132,6 +140,13 @@ class SignedGrid(Grid):
     look_every : float
         Seconds between two looks for the reply to one question. A look is a request over TLS, to a SuperLink that has
         better things to do while users train for minutes.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> signed = SignedGrid(SimpleNamespace(get_node_ids=lambda: [7]), Roster((), n_users=1, code_digest=""))
+    >>> signed.get_node_ids(), signed.pull_messages(["never asked"])
+    ([7], [])
     """
 
     def __init__(self, grid: Grid, roster: Roster, look_every: float = 1.0) -> None:
@@ -280,6 +295,15 @@ class KeyBinding:
     Parameters
     ----------
     roster : Roster
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from codeward.federated.consortium._roster import make_key, public_line
+    >>> key = public_line(make_key().public_key())
+    >>> nodes = [NodeInfo(node_id=9, public_key=key.encode())]
+    >>> KeyBinding(Roster((Member(0, "ann", key),), 1, "")).bind(SimpleNamespace(get_nodes=lambda: nodes))
+    {9: 0}
     """
 
     def __init__(self, roster: Roster) -> None:

@@ -25,6 +25,13 @@ class Backbone(Protocol):
         ``trusted, frozen`` or ``nobody to trust``.
     width : int
         Number of features d.
+
+    Examples
+    --------
+    >>> from codeward.training.backbones import make_backbone
+    >>> backbone = make_backbone("gradients")
+    >>> isinstance(backbone, Backbone), backbone.trust, backbone.width
+    (True, 'nobody to trust', 2048)
     """
 
     @property

@@ -205,6 +205,8 @@ _SENTENCES, _WORDS = (
         ("vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
     )
 )
+#: Changes when texts are cut into words in another way.
+_WORDING = 2
 #: Tokens of a text that are read, the first and the last sign included; characters of it that are looked at.
 _TOKENS, _CHARACTERS = 256, 20_000
 _LAYERS, _ATTENTION_HEADS = 6, 12
@@ -234,7 +236,7 @@ class MiniLM:
     @cached_property
     def digest(self) -> str:
         """Hash of the hashes of weights and words, and of what is done around them."""
-        return hashlib.sha256(f"{self.name} {_VERSION} {_SENTENCES.sha256} {_WORDS.sha256}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.name} {_WORDING} {_SENTENCES.sha256} {_WORDS.sha256}".encode()).hexdigest()
 
     @cached_property
     def _weights(self) -> dict[str, Any]:
@@ -321,8 +323,8 @@ def _split_words(text: str) -> list[str]:
         elif kind[0] == "P" or (code < 128 and not sign.isalnum()) or any(a <= code <= b for a, b in _IDEOGRAPHS):
             spaced.append(f" {sign} ")
         else:
-            spaced.append(sign)
-    return "".join(spaced).lower().split()
+            spaced.append(sign.lower())  # one by one: no final sigma, as the reference
+    return "".join(spaced).split()
 
 
 _IDEOGRAPHS = (
