@@ -203,7 +203,7 @@ def test_parts_of_studies_are_shown_where_they_are(report):
         "64.2%",
         "0.0%",
     ]
-    assert "Empty: not searched. Where a cell says nothing else: 1 time 500." in report.markdown
+    assert "Empty: not searched. Unless a cell says otherwise: of 500." in report.markdown
     assert 'title="64.2% (321 of 500)"' in report.html
     wrong = read_rows(report.markdown, "Wrong assumptions")["MNIST, IID, code h16", "A = 0.1, S = 0.7"]
     assert wrong[0] == ""  # no study without attackers has it

@@ -43,7 +43,7 @@ def test_a_denominator_of_most_cells_is_said_once_and_the_others_stay():
     rows = tuple((TableEntry("x"), share_cell([{"count": of // 2, "of": of}])) for of in (10, 10, 10, 20))
     table = Table("t", "T", "Note.", "g", ("a", "b"), (("one | two", rows),))
     text = table.to_markdown()
-    assert "Where a cell says nothing else: 1 time 10." in text
+    assert "Unless a cell says otherwise: of 10." in text
     assert text.count("time 10") == 1
     assert "50.0% (1 time 20)" in text
     assert "one \\| two" in text

@@ -201,7 +201,7 @@ def anneal_directly(best: Incumbent, work: float) -> None:
             best.work -= spent
             made += chunk
             chunk = max(50, int(CHUNK / max(spent / chunk, 1)))
-        if reached and best.offer_code(state.matrix.astype(bool), f"annealing for {request.guarantee} itself"):
+        if reached and best.offer_code(state.matrix.astype(bool), "found by annealing"):
             step, failures = step * 2, 0
         elif step > 1:
             step = 1

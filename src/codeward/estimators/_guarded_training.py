@@ -254,7 +254,7 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     own = (
         f"the users' own: {len(cell.validation.votes)} held-out samples fit confusion, decoder and threshold; the "
         f"{plan.choice.n_attackers} users whose labels the sub-models without them contradict most are left out, of "
-        "the figures too. Alarms rest on this; no certificate below does"
+        "the figures too. Alarms rest on this; no certificate on the card does"
     )
     assumed = {
         "validation": trusted if roles.trusted else own,

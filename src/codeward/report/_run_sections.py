@@ -385,7 +385,7 @@ def describe_training(record: dict[str, Any]) -> str:
     if "architecture" in trained:
         return f"{trained['architecture']}, {trained['epochs']} epochs"
     return str(
-        (given.get("backbone") and f"heads on {given['backbone']}") or given.get("model") or "chosen by the data"
+        (given.get("backbone") and f"heads on {given['backbone']}") or given.get("model") or "the default for such data"
     )
 
 

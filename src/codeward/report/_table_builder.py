@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +76,7 @@ class Table:
     >>> print(Table("t", "Accuracy", "", "setting", ("code", "right"), (("IID", rows),)).to_markdown())
     ### Accuracy
     <BLANKLINE>
-    Where a cell says nothing else: 980 of 1,000.
+    Unless a cell says otherwise: 980 of 1,000.
     <BLANKLINE>
     | setting | code | right |
     |---|---|---|
@@ -104,7 +105,8 @@ class Table:
     @property
     def caption(self) -> str:
         """The note, with the common denominator."""
-        said = f"Where a cell says nothing else: {self.common}." if self.common else ""
+        of = re.sub(r"^1 time ", "of ", self.common)
+        said = f"Unless a cell says otherwise: {of}." if of else ""
         return " ".join(part for part in (self.note, said) if part)
 
     def to_html(self) -> str:

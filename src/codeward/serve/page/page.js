@@ -175,6 +175,7 @@ function buildForm(columns) {
     return make("p", {}, make("label", { for: id }, `${column.name} (${column.kind === "numeric" ? "number" : column.kind})`), control);
   };
   const form = find("record");
+  form.classList.toggle("many", columns.length > 8);
   form.replaceChildren(...columns.map(field), make("p", { class: "hint" }, "An empty field counts as missing."), make("p", {}, make("button", { class: "button primary" }, "Check this record")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -191,7 +192,9 @@ function prepareInput() {
     find("file").accept = "image/*";
   } else {
     find("drop-what").textContent = kind === "features" ? "Drop JSON here" : kind === "text" ? "Drop a text, CSV or JSON file here" : "Drop a CSV or JSON file here";
-    find("wanted").textContent = kind === "features" ? `${columns[0].shape[0]} numbers a row: {"features": [[...]]}` : `Columns: ${columns.map((column) => column.name).join(", ")}`;
+    const names = columns.map((column) => column.name).join(", ");
+    if (columns.length > 12) find("wanted").replaceChildren(make("details", {}, make("summary", {}, `${columns.length} columns`), names));
+    else find("wanted").textContent = kind === "features" ? `${columns[0].shape[0]} numbers a row: {"features": [[...]]}` : `Columns: ${names}`;
     find("paste-what").textContent = kind === "features" ? "Paste JSON" : kind === "text" ? "Write or paste a text, or JSON" : "Or paste CSV with a header line, or JSON records";
     if (kind === "table" && columns.length <= 60) buildForm(columns);
     find("paste").addEventListener("submit", (event) => { event.preventDefault(); judgeText(find("pasted").value, "pasted"); });
