@@ -95,7 +95,7 @@ def test_a_triggered_picture_shows_verdict_votes_suspects_and_becomes_a_live_inc
         assert hit == code.pattern([int(name.removeprefix("user ")) for name in named]).sum() > 0
         # The other window learns of it by itself.
         watcher.get_by_text("#1").wait_for()
-        assert f"Target {picture['target']}" in watcher.locator("#evidence").inner_text()
+        watcher.locator("#evidence").get_by_text(f"Target {picture['target']}").first.wait_for()
 
 
 def test_everything_can_be_reached_and_done_with_the_keyboard(serving, opened, visit):
