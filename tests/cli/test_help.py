@@ -36,6 +36,7 @@ def test_help_of_a_group_lists_its_commands_and_fits_the_terminal(path):
     shown = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}).invoke(app, [*path, "--help"])
     assert shown.exit_code == 0
     assert max(map(len, shown.output.splitlines())) <= 80
+    assert "Example" in shown.output or not path
     group = get_command(app)
     for name in path:
         group = group.commands[name]

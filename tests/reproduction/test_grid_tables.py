@@ -44,7 +44,7 @@ def test_a_denominator_of_most_cells_is_said_once_and_the_others_stay():
     table = Table("t", "T", "Note.", "g", ("a", "b"), (("one | two", rows),))
     text = table.to_markdown()
     assert "Unless a cell says otherwise: of 10." in text
-    assert text.count("time 10") == 1
+    assert text.count("of 10") == 1
     assert "50.0% (1 time 20)" in text
     assert "one \\| two" in text
     assert table.to_html().count('title="5 of 10"') == 3

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import typer
 
-data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="List, fetch and check data sets.\n\nExample: codeward data fetch mnist", no_args_is_help=True
+)
 
 _DIR = typer.Option(None, "--data-dir", help="Data directory; else CODEWARD_DATA, else the user's cache.")
 _JSON = typer.Option(False, "--json", help="Print one JSON object.")

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 federate_app = typer.Typer(
-    help="Federated training: users keep their data, the server enforces the code.", no_args_is_help=True
+    help="Federated training: users keep their data, the server enforces the code.\n\n"
+    "Example: codeward federate simulate configs/federated-digits.yaml",
+    no_args_is_help=True,
 )
 
 

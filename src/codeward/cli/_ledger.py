@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from codeward.serve import Incident, Ledger
 
 ledger_app = typer.Typer(
-    help="List, show, export and verify the incidents of a guarded endpoint.", no_args_is_help=True
+    help="List, show, export and verify the incidents of a guarded endpoint.\n\n"
+    "Example: codeward ledger show --run runs/clinics",
+    no_args_is_help=True,
 )
 
 _LEDGER = typer.Option(

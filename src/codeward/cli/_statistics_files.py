@@ -7,7 +7,9 @@ from pathlib import Path
 import typer
 
 one_round_app = typer.Typer(
-    help="Train heads in one round: every user sends its statistics once.", no_args_is_help=True
+    help="Train heads in one round: every user sends its statistics once.\n\n"
+    "Example: codeward federate one-round plan --code code.json --backbone strokes --classes 10",
+    no_args_is_help=True,
 )
 
 
