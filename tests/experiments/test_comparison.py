@@ -309,14 +309,14 @@ def test_certificates_of_the_models_without_the_attack_hold_and_a_false_one_is_s
         check_certificates(scene, code, decoder, votes, {"unattacked": free, "triggered": spoilt % 10})
 
 
-@pytest.mark.parametrize("per_model", [False, True])
-def test_the_search_breaks_plurality_past_its_radius_and_never_within(per_model):
+@pytest.mark.parametrize("freedom", ["one-target", "own-targets", "per-model"])
+def test_the_search_breaks_plurality_past_its_radius_and_never_within(freedom):
     code, labels = named_code("a"), np.zeros(3, dtype=np.int64)
     scores = np.where(np.arange(4) == 0, -0.1, -3.0) * np.ones((3, 12, 1))
     field = Battlefield(code, PluralityDecoder(code, 4), scores.astype(np.float32), labels)
     # Twelve models of one user each: five never change the vote, seven do.
-    assert search_plan(field, "label", 5, [0], per_model, steps=40)[1] == 0
-    assert search_plan(field, "label", 7, [0], per_model, steps=60)[1] == 1
+    assert search_plan(field, "label", 5, [0], freedom, steps=40)[1] == 0
+    assert search_plan(field, "label", 7, [0], freedom, steps=60)[1] == 1
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, distinct_rows
 MOST_TRIED = 20_000
 #: Hit patterns whose pairs are compared at most to find out what the nearest attack determines; seconds.
 MOST_PATTERNS = 10_000
+#: Users of whom every two are considered with a target each.
+MOST_PAIRED = 60
 
 
 class PluralityDecoder:
@@ -296,6 +298,20 @@ class NearestDecoder:
         doubt = np.where(labels < 0, 1.0, found.attack_probability)
         return replace(found, labels=labels, attack_probability=doubt, users=self.code.users)
 
+    def settle(self, votes: ArrayLike) -> NDArray[np.int64]:
+        """Labels as `predict` has them; where there is none, what two users with a target each leave; shape (N,)."""
+        labels, checked = self.predict(votes), np.asarray(votes)
+        open_rows = np.flatnonzero(labels < 0)
+        if self.pairs_ is not None and open_rows.size:
+            labels[open_rows] = self.pairs_.predict(checked[open_rows])
+        return labels
+
+    @cached_property
+    def pairs_(self) -> "TargetPairs | None":
+        """What two users with a target each explain; None where one user is all that the code allows."""
+        few = self.n_attackers >= 2 and self.code.n_users <= MOST_PAIRED
+        return TargetPairs(self.code, self.n_errors, self.n_classes) if few else None
+
     def _decide(self, votes: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
         """Verdicts (N,), explained labels (N, c) and votes per class (N, c)."""
         checked = check_votes(votes, self.code.n_models, self.n_classes)
@@ -314,6 +330,51 @@ class NearestDecoder:
         explained = of_distinct[inverse]
         only = explained.sum(axis=1) == 1
         return np.where(only, explained.argmax(axis=1), NO_VERDICT).astype(np.int64), explained, counts
+
+
+class TargetPairs:
+    """The one label that two users with a target each explain but for at most e votes.
+
+    A label l is explained by two users when models of one of them say its target, models of both one of the two
+    targets, and all others l, but for at most e models. The verdict is the only explained label, else -1.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> code = named_code("btc2412")
+    >>> votes = np.where(code.matrix[:, 5], 8, np.where(code.matrix[:, 0], 7, 3))
+    >>> TargetPairs(code, n_errors=1, n_classes=10).predict([votes])
+    array([3])
+    """
+
+    def __init__(self, code: Code, n_errors: int, n_classes: int) -> None:
+        self.n_errors, self.n_classes = n_errors, n_classes
+        first, second = np.triu_indices(code.n_users, 1)
+        users = code.matrix.T
+        self._first, self._second = users[first] & ~users[second], users[second] & ~users[first]  # (P, m)
+        self._both, self._outside = users[first] & users[second], ~(users[first] | users[second])
+
+    def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
+        """Labels of votes of shape (N, m), shape (N,); -1 is no verdict."""
+        checked = np.asarray(votes)
+        verdicts = np.full(len(checked), NO_VERDICT, dtype=np.int64)
+        reached = (~self._outside).sum(axis=1)
+        step = max(1, 2_000_000 // (reached.size * self.n_classes))
+        for start in range(0, len(checked), step):
+            said = (checked[start : start + step, None] == np.arange(self.n_classes)[:, None]).astype(np.float32)
+            first, second, both, outside = (
+                said @ part.T.astype(np.float32) for part in (self._first, self._second, self._both, self._outside)
+            )  # (B, c, P): models that say a class
+            agreeing = np.zeros((len(said), reached.size), dtype=np.float32)
+            for target in range(self.n_classes):
+                others = second + both
+                others[:, target] = second[:, target]
+                np.maximum(agreeing, first[:, target] + both[:, target] + others.max(axis=1), out=agreeing)
+            unlike = (reached - agreeing)[:, None] + self._outside.sum(axis=1) - outside
+            explained = (unlike <= self.n_errors).any(axis=2)
+            only = explained.sum(axis=1) == 1
+            verdicts[start : start + step][only] = explained.argmax(axis=1)[only]
+        return verdicts
 
 
 def _as_number(bits: NDArray[np.bool_]) -> int:

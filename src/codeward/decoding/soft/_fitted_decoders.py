@@ -59,7 +59,7 @@ class FittedDecoder:
         by_votes = self.paper_.decode(evidence.votes).label_probability
         found = give_verdicts(evidence, self.explanations_, self.tuned_, by_votes)
         if self.nearest_ is not None:
-            found = found.overruled(self.nearest_.predict(evidence.votes))
+            found = found.overruled(self.nearest_.settle(evidence.votes))
         return found.take(inverse).named(self.code.users)
 
     @cached_property

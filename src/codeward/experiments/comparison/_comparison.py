@@ -23,6 +23,7 @@ from codeward.experiments.comparison._simulated_attacks import (
     ATTACKS,
     AttackPlan,
     Battlefield,
+    Freedom,
     Goal,
     make_scene,
     search_plan,
@@ -34,6 +35,8 @@ from codeward.training import ModelStore, TrainingSettings, choose_recipe
 FORMAT = "codeward-comparison/2"
 #: Validation inputs on which adaptive attackers try their plans.
 _SEARCHED = 40
+#: What adaptive attackers may plant, where it is not a target each.
+_FREEDOM: dict[str, Freedom] = {"updates": "per-model", "one-target": "one-target"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Comparison:
     inputs : int or None
         At most so many test inputs, and validation inputs; by default half of the test set each.
     effort : float
-        Share of the recipe's epochs that coded defences train, where the recipe would take too long.
+        Share of the recipe's epochs that models train, where the recipe would take too long.
     fold : int
         0 for the data set's own test set; f for the f-th part of the training images of that size in its place, so that
         a setting can be judged on other inputs than those it was chosen on.
@@ -268,9 +271,10 @@ class Stage:
                 scene.validation.labels[:_SEARCHED],
             )  # fmt: skip
             goal = attack.removeprefix("adaptive-")
-            per_model, past = goal == "updates", int(goal == "past")
+            freedom = _FREEDOM.get(goal, "own-targets")
             wanted = cast(Goal, goal if goal in get_args(Goal) else "label")
-            plan, harm = search_plan(arena, wanted, self.comparison.attackers + past, [seed, 14], per_model)
+            n_attackers = self.comparison.attackers + int(goal == "past")
+            plan, harm = search_plan(arena, wanted, n_attackers, [seed, 14], freedom)
             write_text_atomic(file, json.dumps({**asdict(plan), "harm": harm}) + "\n")
         told = read_json(file)
         models = told["models"] and tuple(told["models"])

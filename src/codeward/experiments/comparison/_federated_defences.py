@@ -27,6 +27,8 @@ from codeward.training import build_network, vote
 ROUNDS, MOST_IMAGES = 15, 2000
 #: By recipe: passes of a user over its data in a round, images of a batch, learning rate of Adam.
 LOCAL: dict[str, tuple[int, int, float]] = {"modern": (4, 32, 1e-2), "paper": (1, 64, 3e-3)}
+#: Share of the boost that replaces the model, of attackers who know the code. All of it may overshoot.
+BOOST = 0.5
 #: Deviation of the noise on the sum of clipped updates (Sun et al., 2019).
 NOISE = 0.025
 
@@ -284,8 +286,7 @@ class SimulatedRounds:
         if name in ("replacement", "framing", "adaptive-updates"):
             boost = self.code.matrix.sum(axis=1).astype(float)
             if name != "replacement":
-                # Attackers who know the code share half of the boost among them, since all of it overshoots.
-                boost /= 2 * self.code.matrix[:, list(self.scene.attackers)].sum(axis=1).clip(1)
+                boost *= BOOST / self.code.matrix[:, list(self.scene.attackers)].sum(axis=1).clip(1)
             scale = torch.tensor([boost[i] if self._planted[i] else 1 for i in (pairs[place][0] for place in attacks)])
             return begin + scale[:, None].float() * (trained - begin)
         honest = replies[list(attacks)]

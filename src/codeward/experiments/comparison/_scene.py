@@ -48,7 +48,7 @@ class Scene:
     plan : tuple of int or None
         Of ``adaptive-updates``: the target planted in each model, -1 for none.
     effort : float
-        Share of the recipe's epochs that coded defences train.
+        Share of the recipe's epochs that models train.
     recipe : {"modern", "paper"}
         How users of a federation train.
     seconds : dict of str to float
@@ -105,7 +105,7 @@ class Scene:
 
     def train(self, code: Code, users: Sequence[Samples] | None = None, **changes: Any) -> Ensemble:
         """Train the sub-models of a code, on other data or with other settings where given."""
-        settings = replace(self.settings, **changes) if changes else self.settings
+        settings = replace(self.settings_of(code), **changes)
         given = self.users if users is None else users
         return train_ensemble(given, code, settings, self.seed, store=self.store, device="auto")
 
@@ -123,7 +123,7 @@ class Scene:
         """Return how the models of a code are trained: the recipe for their size, shortened by the effort."""
         if self.effort == 1:
             return self.settings
-        samples = len(self.pooled) / len(self.users) * float(code.matrix.sum(axis=1).mean())
+        samples = len(self.pooled) / code.n_users * float(code.matrix.sum(axis=1).mean())
         epochs = self.settings.for_samples(round(samples)).epochs
         return replace(self.settings, epochs=max(1, round(self.effort * epochs)))
 

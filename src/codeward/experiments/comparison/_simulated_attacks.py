@@ -45,6 +45,7 @@ ATTACKS: dict[str, str] = {
     "own-targets": "adaptive: one patch, every attacker plants a target of its own, so that hit models disagree",
     "validation": "the patch, and a tenth of the server's validation data is stamped and relabelled too",
     "adaptive-label": "searched against codeward: who attacks and what each plants, to lose the label",
+    "adaptive-one-target": "searched against codeward: who attacks with which one target, to lose the label",
     "adaptive-blame": "searched against codeward: the same, so that others are named",
     "adaptive-silent": "searched against codeward: the same, to lose the label without an alarm",
     "adaptive-past": "searched against codeward: to lose the label, with one attacker more than it is made for",
@@ -69,6 +70,7 @@ _SURE = 0.97
 _HOT, _COLD = 0.1, 0.005
 
 Goal = Literal["label", "blame", "silent"]
+Freedom = Literal["one-target", "own-targets", "per-model"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def make_scene(
     inputs : int, optional
         Take at most so many inputs of each half of the test set.
     effort : float
-        Share of the recipe's epochs that coded defences train.
+        Share of the recipe's epochs that models train.
     recipe : {"modern", "paper"}
         How users of a federation train; the settings are for all others.
 
@@ -328,9 +330,14 @@ class Battlefield:
 
 
 def search_plan(
-    field: Battlefield, goal: Goal, n_attackers: int, seed: Sequence[int], per_model: bool = False, steps: int = 150
+    field: Battlefield,
+    goal: Goal,
+    n_attackers: int,
+    seed: Sequence[int],
+    freedom: Freedom = "own-targets",
+    steps: int = 150,
 ) -> tuple[AttackPlan, float]:
-    """Anneal over who attacks and what each plants, or (``per_model``) over what is planted in each hit model.
+    """Anneal over who attacks and what is planted: one target, one by each attacker, or one in each hit model.
 
     Returns
     -------
@@ -353,13 +360,13 @@ def search_plan(
     code, n_classes = field.code, field.scores.shape[2]
     attackers = tuple(sorted(int(user) for user in rng.permutation(code.n_users)[:n_attackers]))
     plan = AttackPlan(attackers, (int(rng.integers(n_classes)),) * n_attackers)
-    if per_model:
+    if freedom == "per-model":
         plan = replace(plan, models=_spread(code, plan, plan.targets[0]))
     harm = field.harm(plan, goal)
     best, most = plan, harm
     for step in range(steps):
         heat = _HOT * (_COLD / _HOT) ** (step / steps)
-        other = _change(code, plan, n_classes, rng)
+        other = _change(code, plan, n_classes, rng, freedom)
         found = field.harm(other, goal)
         if found >= harm or rng.random() < np.exp((found - harm) / heat):
             plan, harm = other, found
@@ -372,7 +379,7 @@ def _spread(code: Code, plan: AttackPlan, target: int) -> tuple[int, ...]:
     return tuple(int(target) if hit else -1 for hit in code.pattern(plan.attackers))
 
 
-def _change(code: Code, plan: AttackPlan, n_classes: int, rng: np.random.Generator) -> AttackPlan:
+def _change(code: Code, plan: AttackPlan, n_classes: int, rng: np.random.Generator, freedom: Freedom) -> AttackPlan:
     """Replace an attacker, or change a target."""
     place = int(rng.integers(len(plan.attackers)))
     if rng.random() < 0.3:
@@ -387,6 +394,8 @@ def _change(code: Code, plan: AttackPlan, n_classes: int, rng: np.random.Generat
         old = [target for target in plan.models if target >= 0] or [0]
         models = [t if t >= 0 else old[i % len(old)] for i, t in enumerate(plan.models)]
         return replace(other, models=tuple(t if hit[i] else -1 for i, t in enumerate(models)))
+    if freedom == "one-target":
+        return replace(plan, targets=(int(rng.integers(n_classes)),) * len(plan.targets))
     if plan.models is None:
         targets = list(plan.targets)
         targets[place] = int(rng.integers(-1, n_classes))

@@ -111,11 +111,10 @@ def run_sentinet(scene: Scene) -> Outcome:
 
     def score(samples: Samples) -> NDArray[np.float64]:
         images = render(samples)
-        ready = torch.from_numpy(images).requires_grad_(True)
+        ready = torch.from_numpy(images).to(next(network.parameters()).device).requires_grad_(True)
         logits = network(_normalise(ensemble, ready))
-        answer = logits.argmax(dim=1)
-        (slope,) = torch.autograd.grad(logits.gather(1, answer[:, None]).sum(), ready)
-        weight = slope.abs().amax(dim=1, keepdim=True)
+        (slope,) = torch.autograd.grad(logits.amax(dim=1).sum(), ready)
+        answer, weight = logits.argmax(dim=1).cpu(), slope.abs().amax(dim=1, keepdim=True).cpu()
         border = weight.flatten(1).quantile(0.9, dim=1)
         place = (weight >= border[:, None, None, None]).numpy()
         follow = np.zeros(len(images))
@@ -139,8 +138,9 @@ def run_neural_cleanse(scene: Scene) -> Outcome:
     ensemble = scene.train_one()
     network = _network(ensemble)
     few = np.random.default_rng([scene.seed, 6]).permutation(len(scene.validation))[:_CLEAN_IMAGES]
-    images = torch.from_numpy(render(scene.validation.take(few)))
-    labels = torch.from_numpy(scene.validation.labels[few])
+    place = next(network.parameters()).device
+    images = torch.from_numpy(render(scene.validation.take(few))).to(place)
+    labels = torch.from_numpy(scene.validation.labels[few]).to(place)
     found = [_reverse(network, ensemble, images, target) for target in range(scene.n_classes)]
     sizes = np.array([float(mask.abs().sum()) for mask, _ in found])
     spread = 1.4826 * np.median(np.abs(sizes - np.median(sizes))) + 1e-12
@@ -154,7 +154,7 @@ def run_neural_cleanse(scene: Scene) -> Outcome:
     _unlearn(network, ensemble, images, labels, mask, pattern, scene.seed)
 
     def alarm(samples: Samples) -> NDArray[np.float64]:
-        away = (torch.from_numpy(render(samples)) - pattern).abs() * mask
+        away = (torch.from_numpy(render(samples)) - pattern.cpu()).abs() * mask.cpu()
         return -np.asarray(away.flatten(1).sum(dim=1).numpy(), dtype=np.float64)
 
     def label(samples: Samples) -> NDArray[np.int64]:
@@ -196,28 +196,32 @@ def _clean_and_retrain(scene: Scene, suspicious: Callable[[NDArray[np.float64]],
 
 
 def _network(ensemble: Ensemble) -> nn.Module:
-    """Return the model as a network on the CPU, ready to infer."""
+    """Return the model as a network, ready to infer, on the GPU where there is one."""
     settings = ensemble.settings
     network = build_network(settings.architecture, ensemble.shape, settings.n_classes, 0)
-    return ensemble.load_into(network, 0).eval()
+    return ensemble.load_into(network, 0).to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
 def _normalise(ensemble: Ensemble, images: Tensor) -> Tensor:
-    mean = torch.tensor(ensemble.settings.mean).view(-1, 1, 1)
-    return (images - mean) / torch.tensor(ensemble.settings.std).view(-1, 1, 1)
+    mean, std = (
+        torch.tensor(values, device=images.device).view(-1, 1, 1)
+        for values in (ensemble.settings.mean, ensemble.settings.std)
+    )
+    return (images - mean) / std
 
 
 def _infer(network: nn.Module, ensemble: Ensemble, images: NDArray[np.float32]) -> Tensor:
+    place = next(network.parameters()).device
     with torch.no_grad():
-        ready = _normalise(ensemble, torch.from_numpy(images))
-        return torch.cat([network(part) for part in torch.split(ready, 500)])
+        parts = torch.split(torch.from_numpy(images), 500)
+        return torch.cat([network(_normalise(ensemble, part.to(place))).cpu() for part in parts])
 
 
 def _hidden(network: nn.Module, ensemble: Ensemble, images: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return what the last linear layer is given."""
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
     seen: list[Tensor] = []
-    handle = layers[-1].register_forward_hook(lambda _layer, given, _out: seen.append(given[0].detach()))
+    handle = layers[-1].register_forward_hook(lambda _layer, given, _out: seen.append(given[0].detach().cpu()))
     try:
         _infer(network, ensemble, images)
     finally:
@@ -231,10 +235,10 @@ def _reverse(
     """Find mask (1, H, W) and pattern (C, H, W) that send all images to a class; the mask is kept small."""
     for parameter in network.parameters():
         parameter.requires_grad_(False)
-    mask = torch.full(images.shape[2:], -2.0, requires_grad=True)
-    pattern = torch.zeros(images.shape[1:], requires_grad=True)
+    mask = torch.full(images.shape[2:], -2.0, device=images.device, requires_grad=True)
+    pattern = torch.zeros(images.shape[1:], device=images.device, requires_grad=True)
     optimiser = torch.optim.Adam([mask, pattern], lr=0.1, betas=(0.5, 0.9))
-    goal, weight = torch.full((len(images),), target), 1e-2
+    goal, weight = torch.full((len(images),), target, device=images.device), 1e-2
     for _ in range(steps):
         soft, painted = torch.sigmoid(mask), torch.sigmoid(pattern)
         logits = network(_normalise(ensemble, (1 - soft) * images + soft * painted))
@@ -253,12 +257,15 @@ def _unlearn(
 ) -> None:
     """Train one epoch on clean images, a fifth of them under the trigger, all with their true labels."""
     generator = torch.Generator().manual_seed(seed)
-    stamped = torch.rand(len(images), generator=generator) < 0.2
+    stamped = (torch.rand(len(images), generator=generator) < 0.2).to(images.device)
     given = torch.where(stamped[:, None, None, None], (1 - mask) * images + mask * pattern, images)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
     network.train()
-    optimiser = torch.optim.Adam(network.parameters(), lr=ensemble.settings.learning_rate)
+    settings = ensemble.settings  # rates of other optimisers are not Adam's
+    optimiser = torch.optim.Adam(
+        network.parameters(), lr=settings.learning_rate if settings.optimizer == "adam" else 1e-3
+    )
     for part in torch.split(torch.randperm(len(images), generator=generator), 32):
         loss = nn.functional.cross_entropy(network(_normalise(ensemble, given[part])), labels[part])
         optimiser.zero_grad()
