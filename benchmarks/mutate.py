@@ -115,7 +115,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "appeal": (
-        ["decoding/_vote_counting.py:AppealDecoder*", "certificates/_breakers.py:AppealBreaker*",
+        ["decoding/_runoff.py:AppealDecoder*", "certificates/_breakers.py:AppealBreaker*",
          "certificates/_breakers.py:_count_wins", "certificates/_breakers.py:force_another"],
         ["tests/certificates/test_appeal.py"],
     ),

@@ -64,7 +64,7 @@ class FittedDecoder:
 
     @cached_property
     def nearest_(self) -> NearestDecoder | None:
-        """What the votes alone determine, and what no fit may overrule; None for codes with too little margin."""
+        """What the votes alone say, and what no fit may overrule; None for codes with too little margin."""
         n_classes = self.paper_.n_classes
         assert n_classes is not None
         return NearestDecoder.choose(self.code, len(self.attackers_prior) - 1, n_classes)
@@ -251,8 +251,9 @@ class SoftDecoder(FittedDecoder):
 
     **What is guaranteed.** Where `NearestDecoder` has a verdict on the votes (``nearest_``), that is the label: so
     ``certify(votes, code, threat="deterministic", decoder=decoder.nearest_)`` holds for this decoder (Proposition 43 of
-    docs/theory.md). No proof covers its other answers, since an attacker chooses the scores of the models it hits
-    freely. What is measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 75%
+    docs/theory.md). Where it has none, and two users with a target each explain the votes far better than one target
+    (`NearestDecoder.settle`), theirs is the label. No proof covers these and other answers: an attacker chooses the
+    scores of the models it hits freely. What is measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 75%
     confidence for clean inputs drawn like the validation ones, as far as ratios fitted without a third of these stand
     for those fitted on all. Threat model of the fit: *deterministic*, with triggers that may be softened, weak or fail.
 
