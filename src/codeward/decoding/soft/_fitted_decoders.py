@@ -253,9 +253,10 @@ class SoftDecoder(FittedDecoder):
     ``certify(votes, code, threat="deterministic", decoder=decoder.nearest_)`` holds for this decoder (Proposition 43 of
     docs/theory.md). Where it has none, and two users with a target each explain the votes far better than one target
     (`NearestDecoder.settle`), theirs is the label. No proof covers these and other answers: an attacker chooses the
-    scores of the models it hits freely. What is measured is in ``docs/soft-decoder.md``. The threshold keeps the false-alarm rate with 75%
-    confidence for clean inputs drawn like the validation ones, as far as ratios fitted without a third of these stand
-    for those fitted on all. Threat model of the fit: *deterministic*, with triggers that may be softened, weak or fail.
+    scores of the models it hits freely. What is measured is in ``docs/soft-decoder.md``. The threshold keeps the
+    false-alarm rate with 75% confidence for clean inputs drawn like the validation ones, as far as ratios fitted
+    without a third of these stand for those fitted on all. Threat model of the fit: *deterministic*, with triggers that
+    may be softened, weak or fail.
 
     Parameters
     ----------

@@ -77,9 +77,7 @@ def clip_and_noise(updates: Tensor, n_attackers: int, generator: torch.Generator
     """Clip updates to their median norm, average, add noise (Sun et al., 2019; the bound as Nguyen et al., 2022)."""
     norms = updates.norm(dim=1)
     clipped = updates * (norms.median() / norms.clamp_min(1e-12)).clamp_max(1)[:, None]
-    noise = torch.randn(updates.shape[1], generator=generator)
-    noisy: Tensor = clipped.mean(dim=0) + noise * NOISE / len(updates)
-    return noisy
+    return average(clipped, 0) + torch.randn(updates.shape[1], generator=generator) * NOISE / len(updates)
 
 
 def vote_gradients(answers: Tensor) -> Tensor:
@@ -128,8 +126,7 @@ class LocalTraining:
 
     def forward(self, flat: Tensor, images: Tensor) -> Tensor:
         """Return logits (pairs x batch x classes) of stacked models on stacked batches."""
-        call = partial(functional_call, self.network)
-        logits: Tensor = vmap(lambda weights, given: call(weights, (given,)))(self.unpack(flat), images)
+        logits: Tensor = vmap(partial(functional_call, self.network))(self.unpack(flat), images)
         return logits
 
     def train(

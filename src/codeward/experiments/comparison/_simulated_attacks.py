@@ -97,12 +97,8 @@ class AttackPlan:
 
     def groups(self, drawn: AttackGroup) -> tuple[AttackGroup, ...]:
         """Return a group for every attacker that plants something, with the trigger of the drawn one."""
-        chosen = [
-            replace(drawn, attackers=(user,), target=target)
-            for user, target in zip(self.attackers, self.targets, strict=True)
-            if target >= 0
-        ]
-        return tuple(chosen)
+        planted = [pair for pair in zip(self.attackers, self.targets, strict=True) if pair[1] >= 0]
+        return tuple(replace(drawn, attackers=(user,), target=target) for user, target in planted)
 
 
 def make_scene(
@@ -178,7 +174,8 @@ def make_scene(
         )
     )
     if attack in UPDATE_ATTACKS:
-        groups = tuple(replace(group, trigger=_strengthen(group.trigger)) for group in groups)
+        faint = np.full_like(groups[0].trigger.alpha, _OPACITY)
+        groups = tuple(replace(group, trigger=replace(group.trigger, alpha=faint)) for group in groups)
     one, rng = groups[0], np.random.default_rng([seed, 5])
     triggered = trigger_inputs(clean, one, seed=[seed, 3])
     if plan is not None:
@@ -241,10 +238,6 @@ def _relabel(
         labels[back] = before[user].labels[back]
         users[user] = replace(after[user], labels=labels)
     return users
-
-
-def _strengthen(trigger: Trigger) -> Trigger:
-    return replace(trigger, alpha=np.full_like(trigger.alpha, _OPACITY))
 
 
 def _thin(samples: Samples, rng: np.random.Generator) -> Samples:
