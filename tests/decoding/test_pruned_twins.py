@@ -12,6 +12,7 @@ from codeward.decoding._assumptions import ConfusionModel
 from codeward.decoding._pruned import PrunedPosterior, sum_pruned
 from codeward.decoding._pruned_search import (
     _curvature,
+    _rescale,
     choose,
     drop_small,
     greedy_set,
@@ -126,6 +127,9 @@ def test_the_widest_unions_are_exact_up_to_three_users_and_sums_past_them():
     assert widest_union(pack_words(light), 3) == 10
     one = PrunedPosterior(Code([[1], [1]]), np.full(4, 0.25), 0.9, log(0.1))
     assert one.widest_.tolist() == [0, 2, 2, 2]
+    # Users in one model each, of more models than they reach together.
+    apart = PrunedPosterior(Code(np.eye(9, dtype=int)), np.full(6, 1 / 6), 0.9, log(0.1))
+    assert apart.widest_.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_logarithms_of_sums_and_counts():
@@ -237,3 +241,72 @@ def test_more_sets_than_are_kept_name_nobody_and_are_counted():
     assert found.best_set == exact.best_set
     assert found.more_sets[0] >= 1
     np.testing.assert_allclose(found.user_probability, exact.user_probability, atol=1e-6)
+
+
+def test_a_scale_moves_up_with_everything_on_it():
+    masses, users, state = np.ones((2, 3)), np.ones(4), np.array([1.0, 200.0, 7.0, 8.0, 9.0])
+    _rescale(masses, users, state, 301.0)
+    assert (masses == 1).all()
+    assert state[0] == 1.0
+    _rescale(masses, users, state, 302.0)
+    np.testing.assert_allclose(masses, exp(-301))
+    np.testing.assert_allclose(users, exp(-301))
+    assert state.tolist() == [302.0, 200.0, 7.0, 8.0, 9.0]
+
+
+def test_where_the_budget_went_on_negligible_sets_nothing_is_known():
+    # Twenty users who each explain one of sixty votes come first; the two who explain all of them fail twice.
+    matrix = np.zeros((82, 22), dtype=bool)
+    matrix[np.arange(20), np.arange(20)] = matrix[60 + np.arange(20), np.arange(20)] = True
+    matrix[:30, 20] = matrix[30:60, 21] = matrix[80:, 20:] = True
+    votes = (np.arange(82) < 60).astype(np.int64)[None]
+    confusion = np.full((82, 3, 3), 0.02) + 0.94 * np.eye(3)
+    base = ConfusionModel(confusion).log_likelihood(votes)
+    found = PrunedPosterior(Code(matrix), np.array([0.0, 0.0, 1.0]), 0.9, log(0.1), 1e-6, 1).decode(votes, base, 0.4)
+    assert found.neglected[0] > 0.999
+    assert found.attack_probability[0] < 1e-100
+    total = base[0].sum(axis=0)
+    np.testing.assert_allclose(found.label_probability[0], np.exp(total - total.max()), rtol=1e-6)
+    assert found.suspects == [()]
+    assert found.more_sets.tolist() == [1]
+
+
+def test_nobody_attacks_alike_under_every_target():
+    code, confusion, votes = small_case(3)
+    votes = np.where(votes == 0, 1, votes)
+    exact = BayesDecoder(code, confusion, 0.4, 0.9, (1.0, 0.0), method="exact").decode(votes)
+    found = BayesDecoder(code, confusion, 0.4, 0.9, (1.0, 0.0), method="pruned").decode(votes)
+    assert found.targets.tolist() == exact.targets.tolist() == [0, 0, 0]
+    np.testing.assert_allclose(found.label_probability, exact.label_probability, atol=1e-12)
+
+
+def test_more_users_than_words_of_models_are_added_in_bulk():
+    matrix = np.zeros((3, 200), dtype=bool)
+    matrix[0, ::2] = matrix[1, 1::2] = matrix[1, ::3] = matrix[2, 150:] = True
+    code, confusion = Code(matrix), np.full((3, 2, 2), 0.1) + 0.8 * np.eye(2)
+    votes = np.array([[1, 1, 0], [1, 1, 1]])
+    exact = BayesDecoder(code, confusion, 0.4, 0.9, PRIOR, method="exact").decode(votes)
+    found = PrunedPosterior(code, np.array(PRIOR), 0.9, log(0.1), 1e-6, 100).decode(
+        votes, ConfusionModel(confusion).log_likelihood(votes), 0.4
+    )
+    assert (np.abs(found.attack_probability - exact.attack_probability) <= found.neglected).all()
+    np.testing.assert_allclose(found.neglected, [0.12509669, 0.02996848], rtol=1e-6)
+    np.testing.assert_allclose(found.attack_probability, [0.48396729, 0.32059116], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("budget", "left"), [(1, 6.23755510e-01), (15, 3.54278852e-02), (60, 4.21633323e-08)])
+def test_more_models_than_a_word_holds_and_a_small_budget(budget, left):
+    rng = np.random.default_rng(5)
+    matrix = rng.random((70, 12)) < 0.3
+    matrix[np.arange(70), rng.integers(0, 12, 70)] = True
+    code, confusion = Code(matrix), np.full((70, 3, 3), 0.15) + 0.55 * np.eye(3)
+    votes = np.stack([np.where(code.pattern((2, 7)), 1, 0), np.where(code.pattern((3,)), 2, 1), rng.integers(0, 3, 70)])
+    votes[0, rng.integers(0, 70, 6)] = 2
+    exact = BayesDecoder(code, confusion, 0.4, 0.9, PRIOR, method="exact").decode(votes)
+    found = PrunedPosterior(code, np.array(PRIOR), 0.9, log(0.1), 1e-6, budget).decode(
+        votes, ConfusionModel(confusion).log_likelihood(votes), 0.4
+    )
+    assert found.suspect_sets == exact.suspect_sets == [((2, 7),), ((3,),), ((),)]
+    assert found.more_sets.tolist() == [0, 0, int(left > 1e-6)]
+    np.testing.assert_allclose(found.attack_probability, exact.attack_probability, atol=1e-8)
+    np.testing.assert_allclose(found.neglected[[0, 2]], [3.97210299e-09, left], rtol=1e-6)

@@ -163,16 +163,12 @@ def _search_pair(first, pairs, against, known, t, b, least, most, plan, quota): 
     # Floor division: half of what t lacks in the second round, rounded up.
     missing = -((pairs[t, b] - pairs[b, t] - (b < t)) // 2)
     for hits in range(least, most + 1):
-        # 1. Third votes only, some to b. 2. All of them to b, and votes of t as well. 3. All to t, and votes of b.
+        # 1. Third votes only, some to b. 2. All of them to t, and votes of b as well.
         if hits <= others:
             for shift in range(min(hits, hits - missing) + 1):
                 if _fits(first, against, known, t, b, hits, shift, missing, quota):
                     plan[0], plan[1] = hits, shift
                     return hits
-        for moved in range(max(0, hits - first[t]), min(hits, others + 1)):
-            if _fits(first, against, known, t, b, moved, hits, missing, quota):
-                plan[0], plan[1] = moved, hits
-                return hits
         for taken in range(1, min(hits, first[b]) + 1):
             if hits - taken <= others and _fits(first, against, known, t, b, hits - taken, -taken, missing, quota):
                 plan[0], plan[1] = hits - taken, -taken
@@ -258,8 +254,7 @@ def choose_models(first, pairs, votes, prefer, best, chosen):  # type: ignore[no
             if e not in (t, b):
                 more = min(left, first[i, e] - quota[0, e])
                 quota[0, e], left = quota[0, e] + more, left - more
-        quota[0, t], quota[0, b] = max(0, shift - moved), max(0, -shift)
-        quota[1, t], quota[1, b] = 0, max(0, -shift)
+        quota[:, b] = max(0, -shift)
         for j in range(n_models):
             word, bit = j // 64, np.uint64(1) << np.uint64(j % 64)
             for e in range(n_classes):
