@@ -131,7 +131,7 @@ def run_off_election_slowly(scores, matrix):
     return matrix.shape[1]
 
 
-@pytest.mark.parametrize("seed", [*range(40), 91, 95, 155])
+@pytest.mark.parametrize("seed", [*range(40), 91, 95, 155, 639, 727])
 def test_run_off_election_is_as_published(seed):
     rng = np.random.default_rng(seed)
     m, n, c, share = int(rng.integers(1, 13)), int(rng.integers(1, 7)), int(rng.integers(2, 6)), rng.random()

@@ -16,6 +16,7 @@ from codeward.certificates import (
     _published,
     certify,
     certify_collective,
+    certify_dpa,
     join_certificates,
     parse_floor,
     referee,
@@ -255,3 +256,60 @@ def test_floors_are_read_as_they_are_written():
     for text in ("k=1:1.5", "k=1:2", "k=1", "1:0.5", "k=-1:0.5"):
         with pytest.raises(InputError, match="is no floor"):
             parse_floor(text)
+
+
+def test_reasons_of_a_label_that_is_the_first_class():
+    votes = np.array([[0, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
+    counts = RunOffCounts.count(np.eye(2)[votes][:, :, :], joint=True)
+    ruling = referee(counts, ALONE, claimed=[3, 2], decoder="runoff")
+    assert ruling.unsound.tolist() == [True, False]
+    assert ruling.witnesses == {}
+    assert ruling.reason(0) == "claims 3, but 2 is exact"
+    assert ruling.reason(1) == "claims 2, proved 2"
+
+
+def test_a_claim_about_a_run_off_is_attacked_pair_by_pair(monkeypatch):
+    rng = np.random.default_rng(2)
+    code = shifted_hash_code(4, 3, rng)
+    scores = rng.random((8, 12, 3)) + 1.5 * (rng.random((8, 12, 1)) < 0.8) * (np.arange(3) == 1)
+    truth = certify(scores, code, decoder="runoff")
+    monkeypatch.setattr(
+        _published,
+        "certify",
+        lambda *given, **named: certify(*given, **named | {"method": "bound", "max_attackers": 1}),
+    )
+    ruling = referee(scores, code, np.full(8, 5), decoder="runoff")
+    assert (ruling.proved.radius <= 1).all()
+    assert len(ruling.witnesses) == 8
+    for row, witness in ruling.witnesses.items():
+        assert truth.radius[row] < len(witness.attackers) <= 5
+        assert witness.target not in (truth.labels[row], witness.opponent)
+        assert witness.opponent is not None
+
+
+def test_who_changes_what_a_run_off_decides_is_not_certified_as_one():
+    class Turned(RunOffDecoder):
+        def predict(self, scores):
+            return 1 - super().predict(scores)
+
+    with pytest.raises(InputError, match="no certificate for the Turned decoder: it reads scores"):
+        certify(np.random.default_rng(0).random((2, 5, 2)), ALONE, decoder=Turned(ALONE, 2))
+
+
+def test_classes_are_counted_up_to_the_largest_vote():
+    found = certify([[3, 3, 3, 1, 0]], ALONE, targets=True)
+    assert found.radius_to.tolist() == [[0, 0, 1, -1]]
+
+
+def test_the_solver_knows_every_rival_and_finds_nothing_where_all_is_certified():
+    votes = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    found = certify_collective(votes, ALONE, 1, method="milp")
+    assert (found.changed, found.pointwise, found.exact) == (1, 1, True)
+    kept = certify_collective(votes[1:], ALONE, 1, method="milp")
+    assert (kept.changed, kept.pointwise, kept.attackers, kept.exact) == (0, 0, (), True)
+
+
+@pytest.mark.parametrize("votes", [[[-1, 0]], [[0, 2]], [0, 1]])
+def test_votes_outside_the_classes_are_refused(votes):
+    with pytest.raises(InputError, match=r"labels in 0\.\.1"):
+        certify_dpa(votes, 2)

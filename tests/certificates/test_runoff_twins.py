@@ -3,14 +3,22 @@
 Small enough to run without the compiler: these are tests that ``python -m benchmarks.mutate`` asks to notice.
 """
 
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
 
 from codeward._errors import InputError
+from codeward._progress import silent
 from codeward.certificates import certify
-from codeward.certificates._runoff_attacks import RunOffBreaker, attack_greedily_by_pairs, search_users, solve_pair
+from codeward.certificates._runoff_attacks import (
+    RunOffBreaker,
+    _solve_gaps,
+    attack_greedily_by_pairs,
+    search_users,
+    solve_pair,
+)
+from codeward.certificates._runoff_bounds import weigh_models
 from codeward.codes import Code, partition_code
 from codeward.decoding import RunOffCounts, RunOffDecoder
 
@@ -241,3 +249,46 @@ def test_counts_that_cannot_be_are_refused():
     ):
         with pytest.raises(InputError, match=r"counts|joint"):
             RunOffCounts(first, pairs, joint)
+
+
+@pytest.mark.parametrize(("seed", "m", "c"), [(0, 7, 3), (1, 8, 4), (2, 66, 5)])
+def test_a_model_closes_what_its_best_vote_closes(seed, m, c):
+    code, scores = draw(seed, m, 5, c, 1)
+    breaker, count = RunOffBreaker(scores, code, RunOffDecoder(code, c)), Count(scores[0])
+    for t, b, e in permutations(range(c), 3):
+        for rates in product((0, 1), repeat=3):
+            weights = np.zeros(m, dtype=np.int64)
+            weigh_models(breaker.votes[0], breaker.prefer[0, t, b], t, b, e, np.array(rates), weights)
+            assert weights.tolist() == count.weigh(t, b, e, rates)
+
+
+@pytest.mark.parametrize(("seed", "m", "n", "c"), [(1, 7, 5, 3), (4, 9, 6, 3), (5, 6, 4, 2)])
+def test_gaps_are_closed_from_both_sides(seed, m, n, c):
+    code, scores = draw(seed, m, n, c, 3)
+    truth = certify(scores, code, decoder="runoff", method="patterns")
+    assert truth.exact.all()
+    breaker = RunOffBreaker(scores, code, RunOffDecoder(code, c))
+    lower, most = np.zeros(3, dtype=np.int64), np.full(3, n + 1)
+    users = np.full((3, n), -1, dtype=np.int32)
+    _solve_gaps(breaker, code, n, 60.0, lower, most, users, silent())
+    assert lower.tolist() == most.tolist() == (truth.radius + 1).tolist()
+    for row in range(3):
+        named = users[row][users[row] >= 0].tolist()
+        assert len(set(named)) == most[row]
+        assert most[row] > n or breaker.broken(code.pattern(named)[None], np.array([row]))[0, 0]
+
+
+#: Who votes for a third class prefers decides here: from the counts alone one user may be enough.
+APART = [[1, 2, 1, 1], [0, 3, 3, 1], [2, 0, 0, 3], [1, 1, 1, 3], [3, 0, 1, 0], [0, 2, 3, 2], [0, 3, 0, 3], [0, 0, 1, 3],
+         [2, 3, 0, 3]]  # fmt: skip
+
+
+def test_one_input_alone_is_searched_exactly():
+    code = partition_code(9, 9)
+    assert certify(RunOffCounts.count([APART]), code, decoder="runoff").radius.tolist() == [0]
+    assert certify(RunOffCounts.count([APART], joint=True), code, decoder="runoff").radius.tolist() == [1]
+    found = certify([APART], code, decoder="runoff")
+    assert (found.radius.tolist(), found.exact.tolist()) == ([1], [True])
+    assert certify(RunOffCounts.count([APART]), code, decoder="runoff").reason(0).startswith("lower bound")
+    told = certify(RunOffCounts.count([APART], joint=True), code, decoder="runoff").reason(0)
+    assert told == "some 2 users change the output; the counts do not say which"
