@@ -159,7 +159,7 @@ class Decoded(Displayed):
             "explanations": (np.array([len(sets) for sets in self.suspect_sets], dtype=int) + self.more_sets).tolist(),
         }
         draw = partial(draw_flagged, self.attack_probability[~self.agreed], len(self))
-        title = f"Verdicts on {len(self):,} inputs, {int(self.alarms().sum()):,} alarms above {ALARM}"
+        title = f"Verdicts on {len(self):,} inputs; alarms (above {ALARM}): {int(self.alarms().sum()):,}"
         return Sheet(title, columns, draw)
 
     def alarms(self, threshold: float = ALARM) -> NDArray[np.bool_]:
