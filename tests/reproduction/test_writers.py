@@ -8,11 +8,12 @@ import pytest
 
 from codeward import InputError
 from codeward.certificates import certify
-from codeward.codes import named_code, partition_code, shifted_hash_code
+from codeward.codes import Code, inspect, named_code, partition_code, shifted_hash_code
 from codeward.decoding import ConsensusDecoder, NearestDecoder, VoteSet
 from codeward.reproduction import (
     WriterData,
     attack_writers,
+    count_with_everybody,
     load_writer_records,
     make_writer_codes,
     study_writers,
@@ -146,3 +147,19 @@ def test_where_the_votes_determine_the_label_no_two_writers_change_the_calibrate
     for attackers in ((0, 1), (3, 7), (11, 4)):
         hit = np.where(code.pattern(attackers), (labels[:, None] + 3) % 10, votes)
         assert (decoder.decode(hit).labels == labels).all()
+
+
+@pytest.mark.parametrize(("groups", "k"), [(5, 1), (5, 2), (5, 3), (5, 4), (7, 3)])
+def test_groups_and_models_of_everybody_have_the_margin_that_is_counted_with(groups, k):
+    for copies in range(4):
+        rows = np.concatenate([np.eye(groups, dtype=bool), np.ones((copies, groups), dtype=bool)])
+        expected = min(groups - k, copies + max(0, groups - 2 * k))
+        assert (inspect(Code(rows), k).margin[k - 1] or 0) == expected
+    copies = min(k, groups - k)
+    code = Code(np.concatenate([np.eye(groups, dtype=bool), np.ones((copies, groups), dtype=bool)]))
+    votes, labels = err(code, 40)
+    votes[:, groups:] = votes[:, groups : groups + 1]  # copies of one head say the same
+    told = count_with_everybody(votes[:, :groups], votes[:, groups], labels, (k,))[str(k)]
+    nearest = NearestDecoder(code, k, told["errors"], 3)
+    held = certify(votes, code, threat="deterministic", decoder=nearest, max_attackers=k)
+    assert 0 < told["count"] <= ((held.labels == 0) & (held.radius >= k)).sum()

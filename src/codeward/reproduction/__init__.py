@@ -15,11 +15,14 @@ _HOME = {
     "_packed_setting": "PackedRun PackedSetting is_packed list_packed",
     "_packing": "pack_setting unpack_setting",
     "_sample_heads": "freeze_features vote_heads",
-    "_sample_tables": "SAMPLE_DECODERS certify_samples draw_samples load_sample_records tabulate_samples",
+    "_sample_tables": (
+        "SAMPLE_DECODERS certify_samples draw_samples draw_writers load_sample_records load_writer_records "
+        "tabulate_samples tabulate_writers"
+    ),
     "_sample_votes": "SAMPLE_CODES SampleStudy choose_sample_training vote_samples",
     "_studies": "plan_study",
     "_sweep": "PlannedCell count_grid draw_grid plan_cells study_grid vote_grid",
-    "_writer_study": "attack_writers draw_writers load_writer_records study_writers tabulate_writers vote_writers",
+    "_writer_study": "attack_writers count_with_everybody study_writers vote_writers",
     "_writers": "WriterData make_writer_codes",
 }
 
@@ -41,6 +44,7 @@ __all__ = [
     "choose_sample_training",
     "count_grid",
     "count_grid_steps",
+    "count_with_everybody",
     "draw_grid",
     "draw_samples",
     "draw_writers",
@@ -82,20 +86,16 @@ if TYPE_CHECKING:
         SAMPLE_DECODERS,
         certify_samples,
         draw_samples,
+        draw_writers,
         load_sample_records,
+        load_writer_records,
         tabulate_samples,
+        tabulate_writers,
     )
     from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, choose_sample_training, vote_samples
     from codeward.reproduction._studies import plan_study
     from codeward.reproduction._sweep import PlannedCell, count_grid, draw_grid, plan_cells, study_grid, vote_grid
-    from codeward.reproduction._writer_study import (
-        attack_writers,
-        draw_writers,
-        load_writer_records,
-        study_writers,
-        tabulate_writers,
-        vote_writers,
-    )
+    from codeward.reproduction._writer_study import attack_writers, count_with_everybody, study_writers, vote_writers
     from codeward.reproduction._writers import WriterData, make_writer_codes
 
 __getattr__, __dir__ = attach(__name__, _HOME)

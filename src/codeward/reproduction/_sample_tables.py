@@ -1,4 +1,4 @@
-"""Certified accuracy per poisoned sample: from the votes of a study into its record, one table, one plot."""
+"""Certified accuracy per poisoned sample, and per colluding writer: records into tables and plots."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from codeward._charts import COLOURS, HEIGHT, SHARES, Line, draw_lines, make_point
 from codeward._errors import InputError
+from codeward._figures import show_percent
 from codeward._files import write_text_atomic
 from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
@@ -19,6 +20,7 @@ from codeward.decoding import ConsensusDecoder, PluralityDecoder
 from codeward.report import Groups, Table, TableEntry
 from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, list_sample_studies
 from codeward.reproduction._studies import PAPER_DATASETS
+from codeward.runs import read_record_folder
 
 #: Decoders of a study, in words.
 SAMPLE_DECODERS = {"plurality": "plurality", "runoff": "run-off", "consensus": "consensus"}
@@ -27,6 +29,8 @@ SHOWN: dict[str, tuple[int, ...]] = {
     "cifar10": (5, 10, 15, 20, 40, 50, 60, 100, 200, 300),
     "mnist": (5, 10, 20, 50, 100, 300, 400, 500, 550),
 }
+#: Colluding writers that the table of writers shows, and those against whom decoders are compared.
+COLLUDING, COMPARED = (1, 5, 10, 20, 50, 100, 130, 200), (1, 5, 10, 50, 100)
 #: What every figure is about.
 COST = "A sample that is inserted, removed or given a new label counts one, a sample whose input is changed counts two"
 #: Of a panel with names at the ends of its lines.
@@ -232,3 +236,93 @@ def _show(curve: Sequence[int], k: int, n_inputs: int) -> TableEntry:
 
 def _show_share(share: Mapping[str, int]) -> TableEntry:
     return TableEntry(f"{100 * share['count'] / share['of']:.1f}", counts=f"{share['count']:,} of {share['of']:,}")
+
+
+def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Mapping[str, Any]]) -> str:
+    """Return the study as Markdown: certified accuracy by code, then what became of the planted triggers.
+
+    Examples
+    --------
+    >>> tabulate_writers([], []).splitlines()[0]
+    '| code | models | each learns from | one model | vote | 1 | 5 | 10 | 20 | 50 | 100 | 130 | 200 |'
+    """
+    heads = ["code", "models", "each learns from", "one model", "vote", *map(str, COLLUDING)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for record in records:
+        curve, of = record["certified"], record["inputs"]
+        shares = [curve[0], *(curve[k] if k < len(curve) else 0 for k in COLLUDING)]
+        single = record["single_model"]
+        row = [record["name"], str(record["models"]), show_percent(record["utilization"])]
+        row += [f"{100 * single['count'] / single['of']:.1f}", *(f"{100 * count / of:.1f}" for count in shares)]
+        lines.append("| " + " | ".join(row) + " |")
+    lines += ["", "| plurality / consensus | inputs | " + " | ".join(map(str, COMPARED)) + " |"]
+    lines += ["|---|" + "---|" * (1 + len(COMPARED))]
+    for record in records:
+        curve, counted = record["certified"], record.get("consensus")
+        if counted is None:
+            continue
+        votes = [curve[k] if k < len(curve) else 0 for k in COMPARED]
+        kept = [counted.get(str(k), {"count": 0})["count"] for k in COMPARED]
+        row = [f"{vote:,} / {count:,}" for vote, count in zip(votes, kept, strict=True)]
+        lines.append("| " + " | ".join([record["name"], f"{record['inputs']:,}", *row]) + " |")
+    lines += ["", "| a partition and everybody | inputs | " + " | ".join(map(str, COMPARED)) + " |"]
+    lines += ["|---|" + "---|" * (1 + len(COMPARED))]
+    for record in records:
+        if counted := record.get("with_everybody"):
+            row = [f"{counted[str(k)]['count']:,}" if str(k) in counted else "0" for k in COMPARED]
+            lines.append("| " + " | ".join([record["name"], f"{record['inputs']:,}", *row]) + " |")
+    for record in attacks:
+        lines += ["", f"Code {record['name']}:", ""]
+        heads = ["writers", "models hit", "trigger works in hit models", "plain vote right", "decoder right", "alarms",
+                 "named rightly / wrongly an alarm", "pooled: rightly / wrongly"]  # fmt: skip
+        lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        clean = record["false_alarms"]
+        for size, cell in (("0", clean), *record["cells"].items()):
+            hit = cell.get("success_hit", {"count": 0, "of": 1})
+            named, pooled, of = cell["named"], cell["pooled"], cell["inputs"]
+            each = max(1, named["alarms"])
+            row = [size, str(cell.get("models_hit", 0)), show_percent(hit["count"] / hit["of"])]
+            row += [show_percent(cell[key] / of) for key in ("plurality_right", "right", "alarms")]
+            row += [f"{named['rightly'] / each:.2f} / {named['wrongly'] / each:.2f}"]
+            row += [f"{pooled['rightly']} / {pooled['wrongly']}"]
+            lines.append("| " + " | ".join(row) + " |")
+        kept = record.get("certified", [])
+        if kept:
+            lines += [
+                "",
+                "| its decoders | threat model | inputs | right | certified: 1 writer | 2 writers |",
+                "|---|---|---|---|---|---|",
+            ]
+        for own in kept:
+            shares = [f"{count:,}" for count in own["certified"]] + ["-"] * (3 - len(own["certified"]))
+            lines.append(f"| {own['decoder']} | {own['threat']} | {own['inputs']:,} | {' | '.join(shares)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw_writers(records: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Draw the share that is right and certified against colluding writers, a line a code.
+
+    Examples
+    --------
+    >>> "</svg>" in draw_writers([{"name": "two groups", "certified": [9, 8], "inputs": 10}])
+    True
+    """
+    return draw_curves({record["name"]: (record["certified"], record["inputs"]) for record in records}, "writers")
+
+
+def load_writer_records(folder: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the records of codes and of attacks in a folder of the study.
+
+    Examples
+    --------
+    >>> load_writer_records("nowhere")
+    Traceback (most recent call last):
+        ...
+    codeward._errors.InputError: nowhere: no records of the study of writers; run codeward reproduce writers
+    """
+    found = read_record_folder(folder)
+    codes = [record for record in found.values() if record.get("format") == "codeward-writers/1"]
+    attacks = [record for name, record in found.items() if name.startswith("attack-")]
+    if not codes:
+        raise InputError(f"{folder}: no records of the study of writers; run codeward reproduce writers")
+    return sorted(codes, key=lambda record: (record["utilization"] > 0.3, record["models"])), attacks

@@ -1,9 +1,8 @@
 """The study of MNIST's writers: votes of a code's models, certified against colluding writers, and attacked by some."""
 
 import json
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._figures import show_percent
 from codeward._files import read_npz, write_atomic, write_text_atomic
-from codeward._notebook import Drawing
 from codeward._progress import Progress
 from codeward.attacks import AttackGroup, draw_groups, trigger_inputs
 from codeward.certificates import certify, certify_dpa
@@ -30,12 +27,12 @@ from codeward.decoding import (
     make_decoder,
     tracking_score,
 )
-from codeward.reproduction._sample_tables import draw_curves
+from codeward.reproduction._sample_tables import COMPARED
 from codeward.reproduction._writers import N_CLASSES, WriterData
 from codeward.runs import read_record_folder
 
-#: Colluding writers that tables show, against whom consensus is compared with plurality, and who plant a trigger.
-SHOWN, COMPARED, ATTACKS = (1, 5, 10, 20, 50, 100, 130, 200), (1, 5, 10, 50, 100), (1, 2, 3, 10)
+#: Numbers of writers who plant a trigger.
+ATTACKS = (1, 2, 3, 10)
 #: Inputs that the tracking decoder looks at.
 _LOOKED_AT = 1000
 
@@ -108,6 +105,10 @@ def study_writers(
     else:
         found = certify(votes, code, decoder="plurality", n_classes=N_CLASSES, method="bound")
         radius, exact = found.radius, bool(found.exact.all())
+    more = {}
+    if (code.matrix.sum(axis=0) == 1).all() and data.settings is None and data.keep(name) is data:
+        (everybody,) = vote_writers(data, "everybody", Code(np.ones((1, code.n_users), bool)), folder, (), progress)
+        more = {"with_everybody": count_with_everybody(votes, everybody[:, 0], labels, COMPARED)}
     right = PluralityDecoder(code, N_CLASSES).predict(votes) == labels
     kept = np.bincount(np.maximum(radius[right], 0), minlength=1)
     record = {
@@ -124,6 +125,7 @@ def study_writers(
         "decoder": "plurality",
         "exact": exact,
         "consensus": count_consensus(code, votes, labels, COMPARED),
+        **more,
         "staff_and_students": _split_kinds(data.test_names, right),
         **data.describe(),
         "seconds": {"processor": round(time.process_time() - used, 1)},
@@ -150,6 +152,40 @@ def count_consensus(code: Code, votes: Votes, labels: Votes, sizes: Sequence[int
     alone = {k: code.n_models - int(reach[min(2 * k, code.n_users) - 1]) for k in sizes}
     errors = {k: (margin - 1) // 2 for k, margin in alone.items() if margin > 0}
     return {str(k): {"errors": most, "count": int((wrong <= most).sum())} for k, most in errors.items()}
+
+
+def count_with_everybody(
+    votes: Votes, everybody: Votes, labels: Votes, sizes: Sequence[int]
+) -> dict[str, dict[str, int]]:
+    """Count inputs that a partition and models of everybody keep right against k users (*deterministic*).
+
+    Beside g groups, s = min(k, g - k) models learn from all users, heads alike. The label margin for k is then g - k
+    (Proposition 44 of docs/theory.md), so that the nearest attack decides right wherever at most e = (g - k - 1) / 2 of
+    the g + s models err (Proposition 43). A k that reaches all groups is left out.
+
+    Parameters
+    ----------
+    votes : ndarray of int64, shape (N, g)
+        Of the groups' models.
+    everybody : ndarray of int64, shape (N,)
+        Of a model of everybody.
+    labels : ndarray of int64, shape (N,)
+    sizes : sequence of int
+        Numbers of users k.
+
+    Examples
+    --------
+    >>> votes = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]])
+    >>> count_with_everybody(votes, np.array([1, 1, 1]), np.array([1, 1, 1]), (2, 4, 5))
+    {'2': {'errors': 1, 'count': 2}, '4': {'errors': 0, 'count': 1}}
+    """
+    groups, found = votes.shape[1], {}
+    wrong, misled = (votes != labels[:, None]).sum(axis=1), everybody != labels
+    for k in sizes:
+        if k < groups:
+            errors, copies = (groups - k - 1) // 2, min(k, groups - k)
+            found[str(k)] = {"errors": errors, "count": int((wrong + copies * misled <= errors).sum())}
+    return found
 
 
 def _split_kinds(names: NDArray[Any], right: NDArray[np.bool_]) -> dict[str, dict[str, int]]:
@@ -305,87 +341,3 @@ def certify_decoders(code: Code, votes: Votes, labels: Votes, quiet: NDArray[np.
         {"decoder": decoder, "threat": threat, "inputs": of, "certified": counts}
         for decoder, threat, of, counts in found
     ]
-
-
-def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Mapping[str, Any]]) -> str:
-    """Return the study as Markdown: certified accuracy by code, then what became of the planted triggers.
-
-    Examples
-    --------
-    >>> tabulate_writers([], []).splitlines()[0]
-    '| code | models | each learns from | one model | vote | 1 | 5 | 10 | 20 | 50 | 100 | 130 | 200 |'
-    """
-    heads = ["code", "models", "each learns from", "one model", "vote", *map(str, SHOWN)]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    for record in records:
-        curve, of = record["certified"], record["inputs"]
-        shares = [curve[0], *(curve[k] if k < len(curve) else 0 for k in SHOWN)]
-        single = record["single_model"]
-        row = [record["name"], str(record["models"]), show_percent(record["utilization"])]
-        row += [f"{100 * single['count'] / single['of']:.1f}", *(f"{100 * count / of:.1f}" for count in shares)]
-        lines.append("| " + " | ".join(row) + " |")
-    lines += ["", "| plurality / consensus | inputs | " + " | ".join(map(str, COMPARED)) + " |"]
-    lines += ["|---|" + "---|" * (1 + len(COMPARED))]
-    for record in records:
-        curve, counted = record["certified"], record.get("consensus")
-        if counted is None:
-            continue
-        votes = [curve[k] if k < len(curve) else 0 for k in COMPARED]
-        kept = [counted.get(str(k), {"count": 0})["count"] for k in COMPARED]
-        row = [f"{vote:,} / {count:,}" for vote, count in zip(votes, kept, strict=True)]
-        lines.append("| " + " | ".join([record["name"], f"{record['inputs']:,}", *row]) + " |")
-    for record in attacks:
-        lines += ["", f"Code {record['name']}:", ""]
-        heads = ["writers", "models hit", "trigger works in hit models", "plain vote right", "decoder right", "alarms",
-                 "named rightly / wrongly an alarm", "pooled: rightly / wrongly"]  # fmt: skip
-        lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-        clean = record["false_alarms"]
-        for size, cell in (("0", clean), *record["cells"].items()):
-            hit = cell.get("success_hit", {"count": 0, "of": 1})
-            named, pooled, of = cell["named"], cell["pooled"], cell["inputs"]
-            each = max(1, named["alarms"])
-            row = [size, str(cell.get("models_hit", 0)), show_percent(hit["count"] / hit["of"])]
-            row += [show_percent(cell[key] / of) for key in ("plurality_right", "right", "alarms")]
-            row += [f"{named['rightly'] / each:.2f} / {named['wrongly'] / each:.2f}"]
-            row += [f"{pooled['rightly']} / {pooled['wrongly']}"]
-            lines.append("| " + " | ".join(row) + " |")
-        kept = record.get("certified", [])
-        if kept:
-            lines += [
-                "",
-                "| its decoders | threat model | inputs | right | certified: 1 writer | 2 writers |",
-                "|---|---|---|---|---|---|",
-            ]
-        for own in kept:
-            shares = [f"{count:,}" for count in own["certified"]] + ["-"] * (3 - len(own["certified"]))
-            lines.append(f"| {own['decoder']} | {own['threat']} | {own['inputs']:,} | {' | '.join(shares)} |")
-    return "\n".join(lines) + "\n"
-
-
-def draw_writers(records: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Draw the share that is right and certified against colluding writers, a line a code.
-
-    Examples
-    --------
-    >>> "</svg>" in draw_writers([{"name": "two groups", "certified": [9, 8], "inputs": 10}])
-    True
-    """
-    return draw_curves({record["name"]: (record["certified"], record["inputs"]) for record in records}, "writers")
-
-
-def load_writer_records(folder: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the records of codes and of attacks in a folder of the study.
-
-    Examples
-    --------
-    >>> load_writer_records("nowhere")
-    Traceback (most recent call last):
-        ...
-    codeward._errors.InputError: nowhere: no records of the study of writers; run codeward reproduce writers
-    """
-    found = read_record_folder(folder)
-    codes = [record for record in found.values() if record.get("format") == "codeward-writers/1"]
-    attacks = [record for name, record in found.items() if name.startswith("attack-")]
-    if not codes:
-        raise InputError(f"{folder}: no records of the study of writers; run codeward reproduce writers")
-    return sorted(codes, key=lambda record: (record["utilization"] > 0.3, record["models"])), attacks
