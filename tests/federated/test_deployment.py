@@ -214,12 +214,63 @@ def deal_digits() -> list[Samples]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Site:
+    """A consortium whose SuperLink and gate run and whose users are registered; their nodes are still to be started."""
+
     plan: FederationPlan
     users: list[Samples]
-    folder: FederationFolder
     stage: Stage
-    contacts: Path
+    path: Path
+    address: commands.Address
+    ports: list[int]
+
+    @property
+    def server(self) -> Path:
+        return self.path / "server"
+
+    @property
+    def direct(self) -> commands.Address:
+        """The SuperLink's own address, past the gate."""
+        return commands.Address("127.0.0.1", self.address.superlink_port, self.address.superlink_port)
+
+    def start_nodes(self, **hostile: str) -> None:
+        for name, port in zip(NAMES, self.ports, strict=False):
+            more = {"HOSTILE": hostile[name]} if name in hostile else {}
+            self.stage.start(name, commands.start_supernode(self.address, port), self.path / "users" / name, **more)
+
+
+@contextlib.contextmanager
+def open_site(place: Path, settings: FederatedSettings) -> Iterator[Site]:
+    code = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0]], users=NAMES)
+    plan, users = FederationPlan(code, PRESETS["digits"], settings, (1, 8, 8), seed=7), deal_digits()
+    gate_port, link_port, *ports = free_ports(7)
+    written = write_consortium(place / "c", plan, ["127.0.0.1"], gate_port, link_port, join_timeout=180)
+    for name, samples in zip(NAMES, users, strict=True):
+        save_samples(written.path / "users" / name / "data.npz", samples)
+    library = place / "library"
+    library.mkdir()
+    (library / "sitecustomize.py").write_text(WATCHER)
+    site = Site(plan, users, Stage(place / "contacts.txt", library), written.path, written.address, ports)
+    stage = site.stage
+    try:
+        stage.start("superlink", commands.start_superlink(site.address), site.server)
+        stage.start("gate", commands.start_gate(site.address, listen="127.0.0.1"), site.server)
+        wait_for(lambda: listens(link_port) and listens(gate_port), PATIENCE, "SuperLink and gate listen")
+        for name in NAMES:
+            assert "registered successfully" in stage.call(commands.register_user(name), site.server)
+        yield site
+    except BaseException:
+        for name in stage.logs:
+            print(f"----- {name}\n{stage.log(name)[-3000:]}")
+        raise
+    finally:
+        stage.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    site: Site
+    folder: FederationFolder
     listeners: set[str]
     control: dict[str, int]
 
@@ -229,44 +280,20 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     """Run the whole story once; the tests then look at what it left."""
     place = tmp_path_factory.mktemp("consortium")
     settings = FederatedSettings(rounds=2, local_epochs=1, timeout=ROUND_SECONDS)
-    code = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0]], users=NAMES)
-    plan = FederationPlan(code, PRESETS["digits"], settings, (1, 8, 8), seed=7)
-    gate_port, link_port, *node_ports = free_ports(7)
-    written = write_consortium(place / "c", plan, ["127.0.0.1"], gate_port, link_port, join_timeout=180)
-    server, address = written.path / "server", written.address
-    users = deal_digits()
-    for name, samples in zip(NAMES, users, strict=True):
-        save_samples(written.path / "users" / name / "data.npz", samples)
-    strangers = {name: _add_stranger(written.path, name) for name in ("stranger", "intruder")}
-
-    library = place / "library"
-    library.mkdir()
-    (library / "sitecustomize.py").write_text(WATCHER)
-    stage = Stage(place / "contacts.txt", library)
-    try:
-        stage.start("superlink", commands.start_superlink(address), server)
-        stage.start(
-            "gate",
-            commands.start_gate(address, listen="127.0.0.1"),
-            server,
-        )
-        wait_for(lambda: listens(link_port) and listens(gate_port), PATIENCE, "SuperLink and gate listen")
-        control = {name: ask_control(port, server) for name, port in (("gate", gate_port), ("superlink", link_port))}
-        for name in NAMES:
-            assert "registered successfully" in stage.call(commands.register_user(name), server)
+    with open_site(place, settings) as site:
+        stage, server = site.stage, site.server
+        strangers = {name: _add_stranger(site.path, name) for name in ("stranger", "intruder")}
+        ports = {"gate": site.address.port, "superlink": site.address.superlink_port}
+        control = {name: ask_control(port, server) for name, port in ports.items()}
         # The operator's mistake, or somebody on the server's machine: a key registered that the roster does not hold.
         stage.call(f"flwr supernode register {strangers['intruder'] / 'node.pub'} consortium", server)
-
-        for name, port in zip(NAMES, node_ports, strict=False):
-            stage.start(name, commands.start_supernode(address, port), written.path / "users" / name)
-        direct = commands.Address("127.0.0.1", link_port, link_port)
-        stage.start("intruder", commands.start_supernode(direct, node_ports[3]), strangers["intruder"])
-        retries = " --max-retries 1"
-        stage.start("stranger", commands.start_supernode(address, node_ports[4]) + retries, strangers["stranger"])
-        stage.processes["stranger"].wait(PATIENCE)
-        stage.logs["stranger at the gate"] = stage.logs["stranger"].rename(place / "stranger-gate.log")
-        stage.start("stranger", commands.start_supernode(direct, node_ports[4]) + retries, strangers["stranger"])
-        stage.processes["stranger"].wait(PATIENCE)
+        site.start_nodes()
+        stage.start("intruder", commands.start_supernode(site.direct, site.ports[3]), strangers["intruder"])
+        for address in (site.address, site.direct):
+            command = f"{commands.start_supernode(address, site.ports[4])} --max-retries 1"
+            stage.start("stranger", command, strangers["stranger"]).wait(PATIENCE)
+            if address == site.address:
+                stage.logs["stranger at the gate"] = stage.logs["stranger"].rename(place / "stranger-gate.log")
         wait_for(lambda: "SuperNode ID" in stage.log("intruder"), PATIENCE, "the intruder is connected")
 
         run = stage.start("run", commands.start_run(), server)
@@ -279,56 +306,26 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         stage.kill("carol")
         wait_for(lambda: (folder.path / "result.json").exists(), 2 * PATIENCE, "the run ends")
         run.wait(PATIENCE)
-        yield Outcome(plan, users, folder, stage, stage.contacts, _listeners(stage), control)
-    except BaseException:
-        for name in stage.logs:
-            print(f"----- {name}\n{stage.log(name)[-3000:]}")
-        raise
-    finally:
-        stage.close()
+        yield Outcome(site, folder, _listeners(stage), control)
 
 
 @pytest.fixture(scope="module")
-def one_round(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Path, OneRoundPlan, list[Samples]]]:
+def one_round(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, OneRoundPlan]]:
     """The same consortium asked once for statistics; carol's are none that samples could give."""
-    place = tmp_path_factory.mktemp("once")
-    code = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0]], users=NAMES)
-    rounds = FederationPlan(code, PRESETS["digits"], FederatedSettings(), (1, 8, 8), seed=7)
-    gate_port, link_port, *node_ports = free_ports(5)
-    written = write_consortium(place / "c", rounds, ["127.0.0.1"], gate_port, link_port, join_timeout=180)
-    server, address, users = written.path / "server", written.address, deal_digits()
-    plan = OneRoundPlan.make(code, "gradients", n_classes=10)
-    plan.save(server / "federation" / "one-round.json")
-    for name, samples in zip(NAMES, users, strict=True):
-        save_samples(written.path / "users" / name / "data.npz", samples)
-    library = place / "library"
-    library.mkdir()
-    (library / "sitecustomize.py").write_text(WATCHER)
-    stage = Stage(place / "contacts.txt", library)
-    try:
-        stage.start("superlink", commands.start_superlink(address), server)
-        stage.start("gate", commands.start_gate(address, listen="127.0.0.1"), server)
-        wait_for(lambda: listens(link_port) and listens(gate_port), PATIENCE, "SuperLink and gate listen")
-        for name in NAMES:
-            assert "registered successfully" in stage.call(commands.register_user(name), server)
-        for name, port in zip(NAMES, node_ports, strict=True):
-            hostile = {"HOSTILE": "NaN"} if name == "carol" else {}
-            stage.start(name, commands.start_supernode(address, port), written.path / "users" / name, **hostile)
-        run = stage.start("run", commands.start_run(), server)
-        wait_for((server / "federation" / "one-round-result.json").exists, 3 * PATIENCE, "the round ends")
+    with open_site(tmp_path_factory.mktemp("once"), FederatedSettings()) as site:
+        plan = OneRoundPlan.make(site.plan.code, "gradients", n_classes=10)
+        plan.save(site.server / "federation" / "one-round.json")
+        site.start_nodes(carol="NaN")
+        run = site.stage.start("run", commands.start_run(), site.server)
+        wait_for((site.server / "federation" / "one-round-result.json").exists, 3 * PATIENCE, "the round ends")
         run.wait(PATIENCE)
-        yield stage, server, plan, users
-    except BaseException:
-        for name in stage.logs:
-            print(f"----- {name}\n{stage.log(name)[-3000:]}")
-        raise
-    finally:
-        stage.close()
+        yield site, plan
 
 
 def test_one_round_leaves_out_hostile_statistics_and_equals_the_pooled_heads(one_round) -> None:
-    _, server, plan, users = one_round
-    _, heads, who = load_one_round(server / "federation")
+    site, plan = one_round
+    _, heads, who = load_one_round(site.server / "federation")
+    users = site.users
     assert who["counted"] == {"alice": len(users[0]), "bob": len(users[1])}
     assert who["refusals"] == {"carol": "carol: sums holds NaN or infinity"}
     pooled = OneRound(plan)
@@ -338,7 +335,7 @@ def test_one_round_leaves_out_hostile_statistics_and_equals_the_pooled_heads(one
 
 
 def test_one_round_becomes_a_run_folder_that_is_reported_certified_and_revoked(one_round, tmp_path: Path) -> None:
-    stage, server, _, _ = one_round
+    stage, server = one_round[0].stage, one_round[0].server
     command = commands.collect_run().replace("test.npz", "digits").replace("../run", str(tmp_path / "run"))
     stage.call(command, server)
     stage.call(f"codeward report {tmp_path / 'run'}", server)
@@ -391,7 +388,7 @@ def test_the_run_completes_and_the_killed_user_is_reported_missing(outcome: Outc
 
 def test_the_models_equal_the_engine_free_reference_bit_for_bit(outcome: Outcome) -> None:
     silent = {CAROL: lambda task, samples: train_update(task, samples) if task.round == 1 else None}
-    expected = train_federated(outcome.users, outcome.plan, silent)
+    expected = train_federated(outcome.site.users, outcome.site.plan, silent)
     result = outcome.folder.load_result()
     assert result.keys == expected.keys
     for model, twin in zip(result.models, expected.models, strict=True):
@@ -399,9 +396,8 @@ def test_the_models_equal_the_engine_free_reference_bit_for_bit(outcome: Outcome
 
 
 def test_the_models_become_a_run_folder(outcome: Outcome, tmp_path: Path) -> None:
-    server = outcome.folder.path.parent
     command = commands.collect_run().replace("test.npz", "digits").replace("../run", str(tmp_path / "run"))
-    outcome.stage.call(command, server)
+    outcome.site.stage.call(command, outcome.site.server)
     with np.load(tmp_path / "run" / "votes" / "repeat0-attackers0-clean.npz") as content:
         assert content["votes"].shape == (len(content["labels"]), 4)
 
@@ -413,17 +409,17 @@ def test_a_round_waits_for_the_killed_user_no_longer_than_its_timeout(outcome: O
 
 
 def test_a_key_that_nobody_registered_is_refused_by_the_gate_and_by_the_superlink(outcome: Outcome) -> None:
-    at_gate, at_link = outcome.stage.log("stranger at the gate"), outcome.stage.log("stranger")
+    at_gate, at_link = outcome.site.stage.log("stranger at the gate"), outcome.site.stage.log("stranger")
     assert "SuperNode ID" not in at_gate + at_link
-    assert "the key is not in the roster" in outcome.stage.log("gate")
+    assert "the key is not in the roster" in outcome.site.stage.log("gate")
     assert "Failed to activate SuperNode" in at_link
 
 
 def test_a_registered_key_outside_the_roster_speaks_for_nobody(outcome: Outcome) -> None:
-    assert "SuperNode ID" in outcome.stage.log("intruder")
-    assert "bound to no user" in outcome.stage.log("run")
+    assert "SuperNode ID" in outcome.site.stage.log("intruder")
+    assert "bound to no user" in outcome.site.stage.log("run")
     # It was sent nothing, so it never trained.
-    assert "flwr-clientapp" not in outcome.stage.log("intruder")
+    assert "flwr-clientapp" not in outcome.site.stage.log("intruder")
 
 
 def test_the_gate_hides_the_control_interface_that_the_superlink_leaves_open(outcome: Outcome) -> None:
@@ -431,7 +427,7 @@ def test_the_gate_hides_the_control_interface_that_the_superlink_leaves_open(out
 
 
 def test_no_process_looks_for_anything_outside_this_machine(outcome: Outcome) -> None:
-    contacts = [line.split() for line in outcome.contacts.read_text().splitlines()]
+    contacts = [line.split() for line in outcome.site.stage.contacts.read_text().splitlines()]
     programs = {Path(program).name for _, program in contacts}
     watched = {"codeward", "flower-superexec", "flower-supernode", "flwr", "flwr-clientapp", "flwr-serverapp"}
     assert programs == watched, "the watcher does not see every program"

@@ -63,7 +63,7 @@ def test_own_decoders_are_certified_where_the_code_holds():
     none = {"rightly": 0, "wrongly": 0, "alarms": 0}
     clean = {"inputs": 1, "plurality_right": 1, "right": 1, "alarms": 0, "named": none, "pooled": none}
     attack = {"name": "c", "false_alarms": clean, "cells": {}, "certified": [consensus, bayes]}
-    assert "| arbitrary | 400 | 399 | 399 | - |" in tabulate_writers([], [attack])
+    assert "| arbitrary | 400 | 399 | 399 | - | - |" in tabulate_writers([], [attack])
 
 
 def err(code, n_inputs=60):

@@ -290,11 +290,12 @@ def tabulate_writers(records: Sequence[Mapping[str, Any]], attacks: Sequence[Map
         if kept:
             lines += [
                 "",
-                "| its decoders | threat model | inputs | right | certified: 1 writer | 2 writers |",
-                "|---|---|---|---|---|---|",
+                "| its decoders | threat model | inputs | right | certified: 1 writer | 2 writers | 3 writers |",
+                "|---|---|---|---|---|---|---|",
             ]
         for own in kept:
-            shares = [f"{count:,}" for count in own["certified"]] + ["-"] * (3 - len(own["certified"]))
+            shares = ["-" if count is None else f"{count:,}" for count in own["certified"]]
+            shares += ["-"] * (4 - len(shares))
             lines.append(f"| {own['decoder']} | {own['threat']} | {own['inputs']:,} | {' | '.join(shares)} |")
     return "\n".join(lines) + "\n"
 

@@ -236,10 +236,15 @@ def attack_writers(
     votes, *attacked = vote_writers(data, name, code, folder, missing, progress)
     quiet, looked = _split_writers(data)
     labels = data.test.labels
-    decoder = _TrackingDecoder(code, VoteSet(votes[quiet], labels=labels[quiet]))
+    designed = int(name[len("track")]) if name.startswith("track") else 2
+    decoder = _TrackingDecoder(code, VoteSet(votes[quiet], labels=labels[quiet]), designed)
     record["false_alarms"] = decoder.count_verdicts(votes[looked], labels[looked], ())
-    record["certified"] = certify_decoders(code, votes, labels, quiet)
-    own = {"decoder": "calibrated, up to 2 attackers, nearest first", "threat": "deterministic", "inputs": len(looked)}
+    record["certified"] = certify_decoders(code, votes, labels, quiet, designed)
+    own = {
+        "decoder": f"calibrated, up to {designed} attackers, nearest first",
+        "threat": "deterministic",
+        "inputs": len(looked),
+    }
     record["certified"].append(own | {"certified": decoder.count_certified(votes[looked], labels[looked])})
     for size, found in zip(missing, attacked, strict=True):
         group = _draw_group(data, size)
@@ -258,11 +263,11 @@ def attack_writers(
 
 
 class _TrackingDecoder:
-    """The calibrated decoder for two attackers; where the votes alone determine the label, that is its answer."""
+    """The calibrated decoder; where the votes alone determine the label against two attackers, that is its answer."""
 
-    def __init__(self, code: Code, known: VoteSet) -> None:
+    def __init__(self, code: Code, known: VoteSet, most: int = 2) -> None:
         self.code = code
-        self.calibrated: Any = make_decoder("calibrated", code, known, Assumptions.uniform(2), n_classes=N_CLASSES)
+        self.calibrated: Any = make_decoder("calibrated", code, known, Assumptions.uniform(most), n_classes=N_CLASSES)
         margins = inspect(code, 2).margin
         self.k = max((k for k, margin in enumerate(margins, start=1) if margin), default=0)
         self.nearest = NearestDecoder(code, self.k, ((margins[self.k - 1] or 1) - 1) // 2, N_CLASSES)
@@ -303,19 +308,22 @@ class _TrackingDecoder:
         }
 
 
-def certify_decoders(code: Code, votes: Votes, labels: Votes, quiet: NDArray[np.bool_]) -> list[dict[str, Any]]:
-    """Certify what a tracking code's own decoders say against one writer and against two.
+def certify_decoders(
+    code: Code, votes: Votes, labels: Votes, quiet: NDArray[np.bool_], designed: int = 2
+) -> list[dict[str, Any]]:
+    """Certify what a tracking code's own decoders say against one writer, two, and as many as it was designed for.
 
     - Consensus, with as many wrong votes as the code's margin allows, under *arbitrary* against one (Proposition 21 of
       docs/theory.md).
-    - The nearest attack, under *deterministic* against one and against two: inputs with at most as many wrong models as
-      the margin for so many allows are counted (Proposition 43), a lower bound that needs no search.
+    - The nearest attack, under *deterministic*: inputs with at most as many wrong models as the margin for so many
+      writers allows are counted (Proposition 43), a lower bound that needs no search. Past two there are too many sets
+      of writers to decode; the margin there, 3, is the designer's own (Proposition 33).
     - The paper's decoder, expecting at most one attacker, under *deterministic* (Proposition 22), with confusions
       of the quiet writers' images, on the images of the others.
 
     ``certified`` of each is how many inputs are right with 0, 1, ... attackers; what is not there is not certified.
     """
-    found = []
+    found: list[tuple[str, str, int, Sequence[int | None]]] = []
     margin = inspect(code, 1).margin_arbitrary[0]
     if margin:
         errors = (margin - 1) // 2
@@ -332,6 +340,9 @@ def certify_decoders(code: Code, votes: Votes, labels: Votes, quiet: NDArray[np.
             kept = [int(right.sum()), *[int((wrong <= errors).sum())] * k]
             name = f"nearest, up to {k} attacker{'s'[: k - 1]}, wrong votes: {errors}"
             found.append((name, "deterministic", len(labels), kept))
+    if designed > 2:
+        counted = [None, *[int((wrong <= 1).sum())] * designed]
+        found.append((f"nearest, up to {designed} attackers, wrong votes: 1", "deterministic", len(labels), counted))
     confusion = estimate_confusion(votes[quiet], labels[quiet], N_CLASSES)
     paper = make_decoder("bayes", code, confusion, Assumptions.uniform(1), n_classes=N_CLASSES)
     held = certify(votes[~quiet], code, threat="deterministic", decoder=paper, max_attackers=1)
