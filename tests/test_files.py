@@ -284,6 +284,14 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     assert (tmp_path / "f").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+def test_a_full_disk_names_the_file(tmp_path):
+    def fill(_):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*card\.html'"):
+        write_atomic(tmp_path / "card.html", fill)
+
+
 def test_the_next_writer_removes_what_a_killed_one_left(tmp_path):
     die = (
         "import os, sys; from codeward._files import write_atomic\n"

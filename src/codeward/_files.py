@@ -72,8 +72,10 @@ def write_atomic(path: AnyPath, write: Callable[[BinaryIO], object]) -> None:
             out.flush()
             os.fsync(out.fileno())
         os.replace(part, target)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(target)  # a full disk says no name by itself
         raise
 
 

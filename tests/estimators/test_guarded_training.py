@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -88,6 +89,27 @@ def test_lost_models_come_back_as_they_were(trained, rows, tmp_path):
     cell, _, _ = train_guarded(plan_training(make_config(), rows), tmp_path)
     assert cell.keys == trained[1].keys
     assert list_models(tmp_path) == first
+
+
+def test_a_folder_whose_page_could_not_be_written_is_not_whole(trained, rows, tmp_path, monkeypatch):
+    def fill(*_):
+        raise OSError(28, "No space left on device")
+
+    shutil.copytree(trained[1].folder.path, tmp_path / "run")
+    for name in ("card.json", "card.html"):
+        (tmp_path / "run" / name).unlink()
+    plan = plan_training(make_config(), rows)
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space"):
+        full.setattr("codeward.estimators._guarded_training.write_page", fill)
+        train_guarded(plan, tmp_path / "run")
+    assert train_guarded(plan, tmp_path / "run")[2]
+    assert (tmp_path / "run" / "card.html").is_file()
+
+
+def test_a_place_that_is_a_file_is_refused(rows, tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(InputError, match="a file, not a folder"):
+        train_guarded(plan_training(make_config(), rows), tmp_path / "run")
 
 
 STRANGE = [

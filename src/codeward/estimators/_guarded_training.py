@@ -287,8 +287,8 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     handed_in += sum(len(given) for given in (roles.validation, roles.clean) if given.owners is not None)
     facts = {"data": f"{handed_in:,} samples of {cell.code.n_users} users", "model": plan.model.name}
     card = replace(card, facts=facts | dict(card.facts))
-    card.save(cell.folder.card_file)
     write_page(card, cell.folder.path / "card.html")
+    card.save(cell.folder.card_file)  # last: with it the folder is whole
     return card
 
 

@@ -176,6 +176,8 @@ class RunFolder(Displayed):
         The code is found once and kept, so that a resumed run goes on with the same one. Nothing is written before the
         code is found, so that a mistake leaves no folder; a folder in which no cell was finished is taken over.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path}: a file, not a folder; choose another with -o")
         if self.revocation_file.exists():
             raise InputError(f"{self.path}: a run without its revoked users; only codeward revoke makes such a folder")
         for place in (self.path, *self.path.glob("*/"), *self.path.glob("store/*/")):

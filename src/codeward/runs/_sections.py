@@ -273,4 +273,4 @@ class TrainSection(Section):
     model: str | None = Field(default=None, description="Name, import path or file; by default what suits.")
     backbone: str | None = Field(default=None, description="Heads on its features instead of whole models.")
     ridge: float = Field(default=0.1, gt=0, description="Of the heads; stated, never estimated.")
-    parts: int = Field(default=50, ge=2, description="Parts into which samples without users are hashed.")
+    parts: int = Field(default=50, ge=2, le=10_000, description="Parts into which samples without users are hashed.")
