@@ -262,7 +262,12 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         "encoders": "fitted by each sub-model on its own users" if plan.model.family == "tables" else "none",
         "columns": kinds if plan.model.family == "tables" else kinds.replace("change it", "change their size"),
         "backbone": "none" if plan.model.backbone is None else _describe(plan.model.backbone),
-        "users": "one account each; k counts accounts that collude" if not data.hashed else "none known: parts by hash",
+        "users": (
+            "those in the data, one account each: k counts accounts that collude; who hands in nothing at all changes "
+            "the code of the others, which no certificate covers"
+        )
+        if not data.hashed
+        else "none known: parts by hash",
     }
     if cell.decoding.name == "calibrated":
         assumed["alarms"] = _say_promise(len(cell.validation.votes), cell.decoding.false_alarm_rate)
