@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from codeward import CodedClassifier, InputError
+from codeward import Code, CodedClassifier, InputError, PluralityDecoder
 from codeward.cli import main
+from codeward.decoding import NearestDecoder
 from codeward.estimators import plan_training, train_guarded
 from codeward.runs import Cell, RunFolder, TrainConfig, find_cell
 from codeward.training import ModelStore
@@ -167,3 +169,28 @@ def test_an_ensemble_that_has_no_length_before_it_is_fitted_is_a_model(frame, en
     X, y, users = frame
     fitted = guard(estimator=ensemble, decoder="plurality").fit(X[["age"]].fillna(0).to_numpy(), y, groups=users)
     assert type(fitted.estimators_[0]).__name__ == type(ensemble).__name__
+
+
+class ByScores:
+    """What a fitted decoder of class scores has: an answer of its own only where the votes determine none."""
+
+    needs = "scores"
+
+    def __init__(self, code, confusion):
+        self.nearest_ = NearestDecoder(code, 2, 1, confusion.shape[1])
+
+    def predict(self, scores):
+        return np.maximum(self.nearest_.predict(scores.argmax(axis=2)), 0)
+
+
+def test_what_is_certified_of_a_decoder_of_scores_is_its_answer():
+    X = np.random.default_rng(0).normal(size=(450, 3))
+    # Hardly fitted at all: the largest score, in half precision, need not be the vote.
+    model = LogisticRegression(C=1e-6, fit_intercept=False)
+    fitted = CodedClassifier(model, Code(np.eye(9, dtype=int)), 2, decoder=ByScores, random_state=0)
+    found = fitted.fit(X, X[:, 0] > 0, groups=np.arange(450) % 9).certificates(X)
+    said = PluralityDecoder(n_classes=2).predict(fitted.votes(X))
+    held = found.radius > 0
+    assert (said[held] != found.labels[held]).any()  # certifying what the models say would be about another answer
+    np.testing.assert_array_equal(fitted.predict(X)[held], fitted.classes_[found.labels[held]])
+    assert (found.threat, found.decoder) == ("deterministic", "NearestDecoder")

@@ -37,6 +37,11 @@ class _Pass:
         self.votes, scores = ask_models(models, inputs, getattr(decoder, "needs", "votes") != "votes")
         self.seen: Any = self.votes if scores is None else scores
 
+    @property
+    def heard(self) -> NDArray[np.int64]:
+        """The votes as the decoder reads them: of class scores the largest each, which need not be what models say."""
+        return np.asarray(self.seen if self.seen.ndim == 2 else self.seen.argmax(axis=2))
+
     @cached_property
     def decoded(self) -> Decoded:
         """All that the decoder says of the votes."""
@@ -68,8 +73,8 @@ class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseE
     guarantee : {"detect", "correct", "correct-arbitrary", "track"}
         What a designed code must have.
     decoder : {"bayes", "calibrated", "plurality", "consensus", "groups"} or callable
-        *calibrated* is what ``codeward train`` serves with; it may read class scores, which have no certificate. Or a
-        function of (code, confusion) that returns a decoder, such as ``partial(BayesDecoder, success_rate=0.9)``.
+        *calibrated* is what ``codeward train`` serves with; it may read class scores. Or a function of (code,
+        confusion) that returns a decoder, such as ``partial(BayesDecoder, success_rate=0.9)``.
     utilization : float
         Share of the users that every sub-model of a designed code learns from at least; lowered to what n users and
         ``n_attackers`` allow when it asks for more.
@@ -318,14 +323,17 @@ class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseE
         The decoder is held as fitted. Plurality and consensus read nothing but votes, so their radii cover everything
         the users do to the training data (given the ``classes``). A Bayes radius covers what they do to votes;
         confusion matrices estimated from users' data are taken as given, so it is complete only with trusted
-        ``validation`` data.
+        ``validation`` data. Of the calibrated decoder is certified what the votes alone determine (Proposition 43 of
+        docs/theory.md), whatever it was fitted on: label -1 and radius 0 where they do not.
         """
-        chosen = threat if threat is not None else default_threat(self.decoder_)
+        seen, chosen = self._pass(X), threat if threat is not None else default_threat(self.decoder_)
+        nearest = getattr(self.decoder_, "nearest_", None)
+        votes, decoder = (seen.votes, self.decoder_) if nearest is None else (seen.heard, nearest)
         return certify(
-            self._pass(X).votes,
+            votes,
             self.code_,
             threat=chosen,
-            decoder=self.decoder_,
+            decoder=decoder,
             max_attackers=max_attackers,
             n_classes=int(self.classes_.size),
         )
