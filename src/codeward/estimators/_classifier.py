@@ -21,8 +21,8 @@ from codeward.data import read_inputs
 from codeward.decoding import ALARM, Decoded, Decoder
 from codeward.estimators._decisions import DecoderFactory, build_decoder, default_threat, share_labels
 from codeward.estimators._family import train_family
-from codeward.estimators._guarded_training import ask_models, vote_roles
 from codeward.estimators._planned_classifier import PlannedClassifier, find_ids
+from codeward.estimators._roles import ask_models, vote_roles
 from codeward.estimators._saved_classifier import SavedClassifier
 from codeward.training import plan_models
 

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward.certificates import certify
-from codeward.codes import Code, count_attacker_sets
-from codeward.data import Samples, Schema, UserData
-from codeward.decoding import PluralityDecoder, VoteSet, count_confusion, pool_counts, promise_rate, smooth_confusion
+from codeward.codes import count_attacker_sets
+from codeward.data import Schema
+from codeward.decoding import PluralityDecoder, promise_rate
 from codeward.estimators._code_choice import CodeChoice
 from codeward.estimators._family import read_settings, train_family
 from codeward.estimators._guarded_plan import EXTRAPOLATION, GuardedPlan, plan_training
-from codeward.estimators._roles import Labelled, count_from_users, find_contradicted
+from codeward.estimators._roles import vote_roles
 from codeward.report import write_card as write_page
 from codeward.runs import (
     Card,
@@ -34,10 +33,13 @@ from codeward.runs import (
 )
 from codeward.training import ModelPlan, ModelStore, plan_models
 
-#: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
-_LOWEST_SCORE = -60_000.0
 #: Places of files in the configuration, and the folder of a run that keeps those that came from memory.
 PLACES, KEPT = ("data", "test", "trusted", "columns", "weights", "model"), "data"
+#: What guarantees suppose about users.
+_USERS = (
+    "those in the data, one account each: k counts accounts that collude; who hands in nothing at all changes the code "
+    "of the others, which no certificate covers"
+)
 #: Attacks (sets, targets, inputs) up to which the decoder is certified: some seconds.
 _AFFORDABLE = 2_000_000
 
@@ -105,31 +107,6 @@ def write_folder(
     return cell, write_card(cell, plan)
 
 
-def vote_roles(
-    plan: GuardedPlan, models: Any, code: Code, roles_of: Sequence[str] = ("validation", "clean"), scores: bool = True
-) -> dict[str, VoteSet]:
-    """Let the models vote on the samples that validate and on those that measure; estimate how they err.
-
-    Where users handed the samples in, the k whom others contradict most are left out, and errors are trimmed.
-    """
-    data, roles, trimmed = plan.data, plan.roles, plan.choice.n_attackers
-    votes = {name: _vote(models, getattr(roles, name), scores) for name in roles_of}
-    fitted, owners = votes["validation"], roles.validation.owners
-    assert fitted.labels is not None
-    if owners is None:
-        counts = count_confusion(fitted.votes, fitted.labels, data.n_classes)
-    else:
-        matrix = _learn_from(code, data)
-        # Held-out samples validate every model, training samples only models that never saw them.
-        validates = ~matrix | roles.held_out
-        counts = count_from_users(fitted.votes, fitted.labels, owners, validates, trimmed, data.n_classes)
-        if roles.held_out:
-            gone = find_contradicted(fitted.votes, fitted.labels, owners, matrix, trimmed)
-            votes = {name: _leave_out(given, getattr(roles, name).owners, gone) for name, given in votes.items()}
-    confusion = smooth_confusion(pool_counts(counts))
-    return {name: replace(given, confusion=confusion) for name, given in votes.items()}
-
-
 def write_cell(cell: Cell, plan: GuardedPlan, models: Any, more: Mapping[str, Any]) -> Cell:
     """Write vote files and what they are."""
     data, roles, model = plan.data, plan.roles, plan.model
@@ -158,39 +135,6 @@ def write_cell(cell: Cell, plan: GuardedPlan, models: Any, more: Mapping[str, An
         _, first = np.unique(roles.clean.labels, return_index=True)
         cell.save_gallery({"clean": (roles.clean.inputs[first[:12]], roles.clean.labels[first[:12]])})
     return cell.save_votes(votes, about | dict(more))
-
-
-def _learn_from(code: Code, data: UserData) -> NDArray[np.bool_]:
-    """Return which model learns from which user of the data, of whom some may be revoked."""
-    matrix = np.zeros((code.n_models, data.n_users), dtype=bool)
-    left = [data.user_names.index(code.user_name(user)) for user in range(code.n_users)]
-    matrix[:, left] = code.matrix
-    return matrix
-
-
-def _leave_out(given: VoteSet, owners: NDArray[np.int64] | None, gone: NDArray[np.int64]) -> VoteSet:
-    """Leave the samples of some users out; those of nobody stay."""
-    if owners is None or given.labels is None:
-        return given
-    kept = ~np.isin(owners, gone)
-    return VoteSet(given.votes[kept], given.labels[kept], None, None if given.scores is None else given.scores[kept])
-
-
-def _vote(models: Any, given: Labelled, scored: bool) -> VoteSet:
-    said, scores = ask_models(models, given.inputs, scored)
-    return VoteSet(said, given.labels, None, scores)
-
-
-def ask_models(models: Any, inputs: Any, scored: bool) -> tuple[NDArray[np.int64], NDArray[np.float16] | None]:
-    """Return what the models say of inputs and, if asked, their class scores as vote files keep them."""
-    if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint8:
-        inputs = Samples(np.ascontiguousarray(inputs), np.zeros(len(inputs), dtype=np.int64))
-    scores = models.scores(inputs) if scored else None
-    said = models.votes(inputs)
-    if scores is not None:
-        # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it.
-        scores = np.clip(np.nan_to_num(scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0).astype(np.float16)
-    return said, scores
 
 
 def write_record(cell: Cell, config: TrainConfig, seconds: float, **more: Any) -> Cell:
@@ -262,12 +206,7 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         "encoders": "fitted by each sub-model on its own users" if plan.model.family == "tables" else "none",
         "columns": kinds if plan.model.family == "tables" else kinds.replace("change it", "change their size"),
         "backbone": "none" if plan.model.backbone is None else _describe(plan.model.backbone),
-        "users": (
-            "those in the data, one account each: k counts accounts that collude; who hands in nothing at all changes "
-            "the code of the others, which no certificate covers"
-        )
-        if not data.hashed
-        else "none known: parts by hash",
+        "users": "none known: parts by hash" if data.hashed else _USERS,
     }
     if cell.decoding.name == "calibrated":
         assumed["alarms"] = _say_promise(len(cell.validation.votes), cell.decoding.false_alarm_rate)

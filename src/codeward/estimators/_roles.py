@@ -1,22 +1,29 @@
-"""What every sample is for: training, fitting the decoder, or figures; and confusion from users, some of whom lie."""
+"""What every sample is for: training, fitting the decoder, or figures; and what is learned from votes on them."""
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.data import InputTable, UserData, sort_names
+from codeward.codes import Code
+from codeward.data import InputTable, Samples, UserData, sort_names
+from codeward.decoding import VoteSet, count_confusion, pool_counts, smooth_confusion
 from codeward.estimators._model_choice import as_matrix
+
+if TYPE_CHECKING:
+    from codeward.estimators._guarded_plan import GuardedPlan
 
 Rows = tuple[NDArray[np.int64], ...]
 
 #: Bytes of a sample's digest: two 64-bit words.
 _DIGEST_SIZE = 16
+#: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
+_LOWEST_SCORE = -60_000.0
 #: A user validates with at most this many times the median user's samples, so that a large account is one voice, not
 #: many.
 SHARE_CAP = 2
@@ -319,3 +326,60 @@ def align(other: UserData, data: UserData, what: str) -> UserData:
     return UserData(
         other.inputs, places[other.labels], other.users, data.class_names, other.user_names, data.schema, other.hashed
     )
+
+
+def vote_roles(
+    plan: "GuardedPlan", models: Any, code: Code, roles_of: Sequence[str] = ("validation", "clean"), scores: bool = True
+) -> dict[str, VoteSet]:
+    """Let the models vote on the samples that validate and on those that measure; estimate how they err.
+
+    Where users handed the samples in, the k whom others contradict most are left out, and errors are trimmed.
+    """
+    data, roles, trimmed = plan.data, plan.roles, plan.choice.n_attackers
+    votes = {}
+    for name in roles_of:
+        given: Labelled = getattr(roles, name)
+        said, found = ask_models(models, given.inputs, scores)
+        votes[name] = VoteSet(said, given.labels, None, found)
+    fitted, owners = votes["validation"], roles.validation.owners
+    assert fitted.labels is not None
+    if owners is None:
+        counts = count_confusion(fitted.votes, fitted.labels, data.n_classes)
+    else:
+        matrix = _learn_from(code, data)
+        # Held-out samples validate every model, training samples only models that never saw them.
+        validates = ~matrix | roles.held_out
+        counts = count_from_users(fitted.votes, fitted.labels, owners, validates, trimmed, data.n_classes)
+        if roles.held_out:
+            gone = find_contradicted(fitted.votes, fitted.labels, owners, matrix, trimmed)
+            votes = {name: _leave_out(given, getattr(roles, name).owners, gone) for name, given in votes.items()}
+    confusion = smooth_confusion(pool_counts(counts))
+    return {name: replace(given, confusion=confusion) for name, given in votes.items()}
+
+
+def _learn_from(code: Code, data: UserData) -> NDArray[np.bool_]:
+    """Return which model learns from which user of the data, of whom some may be revoked."""
+    matrix = np.zeros((code.n_models, data.n_users), dtype=bool)
+    left = [data.user_names.index(code.user_name(user)) for user in range(code.n_users)]
+    matrix[:, left] = code.matrix
+    return matrix
+
+
+def _leave_out(given: VoteSet, owners: NDArray[np.int64] | None, gone: NDArray[np.int64]) -> VoteSet:
+    """Leave the samples of some users out; those of nobody stay."""
+    if owners is None or given.labels is None:
+        return given
+    kept = ~np.isin(owners, gone)
+    return VoteSet(given.votes[kept], given.labels[kept], None, None if given.scores is None else given.scores[kept])
+
+
+def ask_models(models: Any, inputs: Any, scored: bool) -> tuple[NDArray[np.int64], NDArray[np.float16] | None]:
+    """Return what the models say of inputs and, if asked, their class scores as vote files keep them."""
+    if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint8:
+        inputs = Samples(np.ascontiguousarray(inputs), np.zeros(len(inputs), dtype=np.int64))
+    scores = models.scores(inputs) if scored else None
+    said = models.votes(inputs)
+    if scores is not None:
+        # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it.
+        scores = np.clip(np.nan_to_num(scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0).astype(np.float16)
+    return said, scores
