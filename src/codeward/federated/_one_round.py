@@ -308,7 +308,13 @@ class OneRound:
 
     def fit(self) -> HeadSet:
         """Return the heads, one a row of the code."""
-        plan = self.plan
+        plan, counted = self.plan, set(self.counted)
+        for row in plan.code.matrix:
+            users = np.flatnonzero(row).tolist()
+            if not counted & set(users):
+                names = ", ".join(map(plan.name, users))
+                why = "".join(f"; {self.refusals[user]}" for user in users if user in self.refusals)
+                raise InputError(f"a model would learn from no samples, that of {names}; leave its row out{why}")
         return fit_heads(
             self.statistics, None, None, plan.code, plan.n_classes, plan.ridge, form="primal",
             backbone=plan.open_backbone(),
