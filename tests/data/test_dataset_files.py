@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from codeward._errors import InputError
 from codeward.data import _dataset_files
-from codeward.data._catalog import DataFile
 from codeward.data._dataset_files import (
+    DataFile,
     parse_cifar_binary,
     parse_cifar_python,
     parse_idx,

@@ -7,7 +7,7 @@ import pytest
 
 from codeward._errors import InputError
 from codeward.data import CATALOG, check_dataset, find_data_dir, load_dataset
-from codeward.data._catalog import CatalogEntry, DataFile
+from codeward.data._dataset_files import CatalogEntry, DataFile
 from codeward.data._datasets import load_files
 
 needs_data = pytest.mark.skipif(not os.environ.get("CODEWARD_DATA"), reason="CODEWARD_DATA is not set")

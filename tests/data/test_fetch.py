@@ -12,7 +12,7 @@ pytest.importorskip("pooch")
 
 from codeward._errors import InputError
 from codeward.data import CATALOG, check_dataset, fetch_dataset, load_dataset
-from codeward.data._catalog import CatalogEntry, DataFile, Download
+from codeward.data._dataset_files import CatalogEntry, DataFile, Download
 
 
 class Mirror:

@@ -9,7 +9,7 @@ from codeward._errors import InputError
 from codeward.data import load_user_data
 from codeward.estimators import plan_training
 from codeward.estimators._family import train_family
-from codeward.estimators._kept_models import dump_model
+from codeward.estimators._table_models import dump_model
 from codeward.runs import TrainConfig
 from codeward.training import TrainingSettings, plan_models
 

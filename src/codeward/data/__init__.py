@@ -1,6 +1,6 @@
 """Data sets, user splits, and the samples users hand in."""
 
-from codeward.data._catalog import CATALOG, CatalogEntry
+from codeward.data._dataset_files import CATALOG, CatalogEntry
 from codeward.data._datasets import DatasetPair, check_dataset, fetch_dataset, find_data_dir, load_dataset
 from codeward.data._image_folder import read_image
 from codeward.data._samples import Overlay, Samples, UserData, render, sort_names
@@ -13,7 +13,7 @@ from codeward.data._splits import (
     split_groups,
     split_iid,
 )
-from codeward.data._table import InputTable, name_values, read_csv_text, read_records
+from codeward.data._table import InputTable, arrange_inputs, name_values, read_csv_text, read_records
 from codeward.data._user_sources import USERS, load_user_data, read_inputs
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Samples",
     "Schema",
     "UserData",
+    "arrange_inputs",
     "check_dataset",
     "fetch_dataset",
     "find_data_dir",

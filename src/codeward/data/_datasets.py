@@ -20,9 +20,12 @@ from codeward._files import read_bytes, write_atomic
 from codeward._files import read_npz as read_arrays
 from codeward._progress import Progress
 from codeward._progress import show_progress as open_bar
-from codeward.data._catalog import CATALOG, CIFAR_PYTHON_MD5, CatalogEntry, DataFile
 from codeward.data._dataset_files import (
+    CATALOG,
+    CIFAR_PYTHON_MD5,
     MAX_UNPACKED_BYTES,
+    CatalogEntry,
+    DataFile,
     parse_cifar_binary,
     parse_cifar_python,
     parse_idx_pair,

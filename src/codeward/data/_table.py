@@ -215,6 +215,40 @@ def name_values(values: NDArray[Any]) -> list[str]:
     return [as_text(value) for value in values.tolist()]
 
 
+def arrange_inputs(inputs: Any, schema: Schema, form: str = "matrix") -> Any:
+    """Return inputs in the form that a scikit-learn model was fitted on: rows of values, or a data frame.
+
+    Numbers are within declared ranges, a missing text is an empty one: a function of each value and the schema alone,
+    so nothing crosses rows or models.
+
+    Examples
+    --------
+    >>> table = InputTable({"age": np.array([200.0])})
+    >>> arrange_inputs(table, Schema((Column("age", "numeric", range=(0.0, 120.0)),))).tolist()
+    [[120.0]]
+    """
+    if not isinstance(inputs, InputTable):
+        if hasattr(inputs, "tocsr"):
+            return inputs.tocsr().astype(np.float64)
+        rows = np.asarray(inputs, dtype=np.float64)
+        rows = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))
+        return schema.columns[0].clip(rows)
+    columns = dict(inputs.columns)
+    for column in schema.columns:
+        values = columns[column.name]
+        if column.kind == "text":
+            columns[column.name] = np.where(values == None, "", values)  # noqa: E711
+        elif column.kind == "numeric":
+            columns[column.name] = column.clip(values)
+    if form != "frame":
+        return InputTable(columns).matrix()
+    try:
+        from pandas import DataFrame
+    except ModuleNotFoundError as error:
+        raise InputError("this model selects columns by name, which needs pandas: pip install pandas") from error
+    return DataFrame(columns)
+
+
 def vote_kinds(
     inputs: Mapping[str, Sequence[Any]], owners: NDArray[np.int64], text: str | None
 ) -> tuple[list[Column], int]:

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import LARGEST_FILE, read_npz
-from codeward.data._catalog import CATALOG
 from codeward.data._column_files import TABLE_SUFFIXES, Columns, read_frame, read_table_file, stack_arrays
-from codeward.data._dataset_files import as_images
+from codeward.data._dataset_files import CATALOG, as_images
 from codeward.data._datasets import DatasetPair, load_dataset
 from codeward.data._image_folder import choose_shape, list_image_folder, read_images
 from codeward.data._samples import MAX_USERS, Inputs, UserData, check_classes, count_rows, number_names

@@ -2,8 +2,8 @@
 
 from codeward.estimators._classifier import CodedClassifier
 from codeward.estimators._code_choice import CodeChoice, choose_code
-from codeward.estimators._collected_heads import plan_collected, save_heads
 from codeward.estimators._family import load_sub_models
+from codeward.estimators._fitted_folders import plan_collected, save_heads
 from codeward.estimators._guarded_plan import GuardedPlan, plan_training
 from codeward.estimators._guarded_training import retrain_without, train_guarded, write_folder
 from codeward.estimators._model_choice import ModelChoice, choose_model

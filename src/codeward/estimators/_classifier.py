@@ -19,11 +19,17 @@ from codeward.certificates import Certificates, Threat, certify
 from codeward.codes import Code
 from codeward.data import read_inputs
 from codeward.decoding import ALARM, Decoded, Decoder
-from codeward.estimators._decisions import DecoderFactory, build_decoder, default_threat, share_labels
 from codeward.estimators._family import train_family
-from codeward.estimators._planned_classifier import PlannedClassifier, find_ids
+from codeward.estimators._fitted_folders import SavedClassifier
+from codeward.estimators._planned_classifier import (
+    DecoderFactory,
+    PlannedClassifier,
+    build_decoder,
+    default_threat,
+    find_ids,
+    share_labels,
+)
 from codeward.estimators._roles import ask_models, vote_roles
-from codeward.estimators._saved_classifier import SavedClassifier
 from codeward.training import plan_models
 
 _log = logging.getLogger(__name__)

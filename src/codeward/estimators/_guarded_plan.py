@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import read_text
-from codeward.data import USERS, Schema, UserData, load_user_data
+from codeward.data import USERS, Schema, UserData, arrange_inputs, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
 from codeward.estimators._family import estimate_seconds
-from codeward.estimators._model_choice import ModelChoice, as_matrix, choose_heads, choose_model
+from codeward.estimators._model_choice import ModelChoice, choose_heads, choose_model
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
 from codeward.runs import TrainConfig, TrainSection
 
@@ -303,7 +303,7 @@ def _estimate_error(roles: Roles, schema: Schema, model: ModelChoice, seed: int)
         return None
     from sklearn.base import clone
 
-    rows, labels = as_matrix(roles.validation.inputs, schema), roles.validation.labels
+    rows, labels = arrange_inputs(roles.validation.inputs, schema), roles.validation.labels
     order = np.random.default_rng([seed, 3]).permutation(len(labels))
     half = len(labels) // 2
     first, second = order[:half], order[half:]

@@ -12,8 +12,8 @@ import numpy as np
 from codeward._errors import InputError
 from codeward._files import read_bytes
 from codeward._named_code import import_named
-from codeward.data import Column, InputTable, Schema
-from codeward.estimators._kept_models import MAX_UNPACKED, dump_model, load_model
+from codeward.data import Column, InputTable, Schema, arrange_inputs
+from codeward.estimators._table_models import MAX_UNPACKED, dump_model, load_model
 
 if TYPE_CHECKING:
     from codeward.training import TrainingSettings
@@ -174,7 +174,7 @@ def check_keepable(choice: ModelChoice, schema: Schema) -> None:
     if schema.kind == "features":
         rows = np.random.default_rng(0).normal(size=(24, *schema.columns[0].shape))
     try:
-        fitted = clone(choice.estimator).fit(arrange(rows, schema, choice.form), np.array(["no", "yes"] * 12))
+        fitted = clone(choice.estimator).fit(arrange_inputs(rows, schema, choice.form), np.array(["no", "yes"] * 12))
     except InputError:
         raise
     except Exception as error:
@@ -188,43 +188,6 @@ def _invent(column: Column, size: int) -> Any:
     if column.kind == "numeric":
         return np.random.default_rng(0).normal(size=size)
     return np.array((["a b", "c d", "e"] * size)[:size], object)
-
-
-def as_matrix(inputs: Any, schema: Schema) -> Any:
-    """Return inputs as the rows a scikit-learn model of the engine gets: numbers within declared ranges, no text None.
-
-    A function of each value and the schema alone, so nothing crosses rows or models.
-    """
-    if not isinstance(inputs, InputTable):
-        if hasattr(inputs, "tocsr"):
-            return inputs.tocsr().astype(np.float64)
-        rows = np.asarray(inputs, dtype=np.float64)
-        rows = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))
-        return schema.columns[0].clip(rows)
-    return _settle(inputs, schema).matrix()
-
-
-def arrange(inputs: Any, schema: Schema, form: str) -> Any:
-    """Return inputs in the form that a model was fitted on: rows of values, or a data frame."""
-    if form != "frame" or not isinstance(inputs, InputTable):
-        return as_matrix(inputs, schema)
-    try:
-        from pandas import DataFrame
-    except ModuleNotFoundError as error:
-        raise InputError("this model selects columns by name, which needs pandas: pip install pandas") from error
-    return DataFrame(dict(_settle(inputs, schema).columns))
-
-
-def _settle(table: InputTable, schema: Schema) -> InputTable:
-    """Bring numbers into their declared ranges; a missing text is an empty one."""
-    columns = dict(table.columns)
-    for column in schema.columns:
-        values = columns[column.name]
-        if column.kind == "text":
-            columns[column.name] = np.where(values == None, "", values)  # noqa: E711
-        elif column.kind == "numeric":
-            columns[column.name] = column.clip(values)
-    return InputTable(columns)
 
 
 def _suit(schema: Schema) -> str:

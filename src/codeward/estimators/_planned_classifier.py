@@ -1,6 +1,7 @@
-"""What `CodedClassifier.fit` was handed, read as the engine of ``codeward train`` reads it."""
+"""What `CodedClassifier` was handed, as the engine of ``codeward train`` reads it, and the decoder that it implies."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +12,24 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, validate_data
 
 from codeward._errors import InputError
-from codeward.codes import Code
+from codeward.certificates import Threat
+from codeward.codes import Code, count_attacker_sets, enumerate_patterns, find_margins
 from codeward.data import UserData, load_user_data, name_values, read_inputs, sort_names
+from codeward.decoding import Assumptions, ConsensusDecoder, Decoded, Decoder, PluralityDecoder, VoteSet, make_decoder
 from codeward.estimators._code_choice import adopt_code
-from codeward.estimators._decisions import NAMES, DecoderFactory
 from codeward.estimators._guarded_plan import GuardedPlan, settle_plan
 from codeward.estimators._model_choice import choose_heads, choose_model
 from codeward.estimators._roles import Roles, assign_roles
 from codeward.runs import TrainConfig
+
+#: Builds a decoder from the code and the confusion matrices, such as ``partial(BayesDecoder, success_rate=0.9)``.
+DecoderFactory = Callable[[Code, NDArray[np.float64]], Decoder]
+
+#: Decoders by name; others are handed in as functions.
+NAMES = ("calibrated", "bayes", "plurality", "consensus", "groups")
+
+#: Attacker sets up to which the errors a code tolerates are worked out; past it none are allowed for.
+_MAX_SETS = 5_000
 
 _log = logging.getLogger(__name__)
 
@@ -177,3 +188,59 @@ def find_ids(data: UserData, groups: ArrayLike | None) -> list[Any]:
         return list(range(data.n_users))
     _, first = np.unique(data.users, return_index=True)
     return list(np.asarray(groups)[first])
+
+
+def build_decoder(
+    decoder: str | DecoderFactory,
+    code: Code,
+    confusion: NDArray[np.float64],
+    n_attackers: int,
+    validation: VoteSet | None = None,
+    false_alarm_rate: float = 0.05,
+) -> Decoder:
+    """Return the decoder that a name or a factory stands for.
+
+    *calibrated* is what ``codeward train`` serves with: fitted to the votes (and class scores) on validation samples,
+    with a threshold for the share of false alarms; the others need confusion matrices alone.
+    *bayes* and *groups* take 0..n_attackers attackers as equally likely; *consensus* tolerates as many wrong clean
+    votes as the code allows (`tolerated_errors`).
+    """
+    if callable(decoder):
+        return decoder(code, confusion)
+    if decoder not in NAMES:
+        raise InputError(f"decoder: expected {', '.join(NAMES)} or a function of (code, confusion), got {decoder!r}")
+    errors = tolerated_errors(code, n_attackers) if decoder == "consensus" else 0
+    assumptions = Assumptions.uniform(min(n_attackers, code.n_users), n_attackers=n_attackers, n_errors=errors)
+    if decoder == "calibrated":
+        assumptions = replace(assumptions, false_alarm_rate=false_alarm_rate)
+        return make_decoder(decoder, code, validation, assumptions, confusion.shape[1])
+    return make_decoder(decoder, code, confusion, assumptions)
+
+
+def tolerated_errors(code: Code, n_attackers: int) -> int:
+    """Return floor((d - 1) / 2) for the code's arbitrary margin d at k attackers; 0 where d is too large to find.
+
+    Every 2k-sum then has 2e + 1 zeros (Proposition 14 of docs/theory.md).
+    """
+    if count_attacker_sets(code.n_users, n_attackers) > _MAX_SETS:
+        return 0
+    arbitrary = find_margins(enumerate_patterns(code, n_attackers)).arbitrary
+    return max(0, (arbitrary[min(n_attackers, len(arbitrary)) - 1] - 1) // 2)
+
+
+def default_threat(decoder: Decoder) -> Threat:
+    """Return the strongest threat model under which a decoder has certificates."""
+    return "arbitrary" if type(decoder) in (PluralityDecoder, ConsensusDecoder) else "deterministic"
+
+
+def share_labels(decoded: Decoded, votes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return label probabilities (N, c) that also rank the labels of inputs without verdict.
+
+    There, the labels still explained share by their votes: a classifier has to say something, and the most votes among
+    the labels that an attack leaves possible is the least arbitrary. Its certified radius is 0.
+    """
+    shares = decoded.label_probability.copy()
+    for row in np.flatnonzero(decoded.labels < 0):
+        counted = shares[row] * np.bincount(votes[row], minlength=shares.shape[1])
+        shares[row] = counted / counted.sum() if counted.sum() > 0 else shares[row]
+    return shares

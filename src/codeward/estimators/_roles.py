@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.data import InputTable, Samples, UserData, sort_names
+from codeward.data import InputTable, Samples, UserData, arrange_inputs, sort_names
 from codeward.decoding import VoteSet, count_confusion, pool_counts, smooth_confusion
-from codeward.estimators._model_choice import as_matrix
 
 if TYPE_CHECKING:
     from codeward.estimators._guarded_plan import GuardedPlan
@@ -233,7 +232,7 @@ def assign_roles(
     number of its samples alone: half of it fits, half measures (all of it fits beside a test set). Where nothing is to
     be ``measured`` all of it fits, too.
     """
-    digests = digest_rows(as_matrix(data.inputs, data.schema))
+    digests = digest_rows(arrange_inputs(data.inputs, data.schema))
     division = hold_out(list_rows(data, digests), 0.0 if trusted is not None else fraction, seed)
     names = np.array(data.class_names, dtype=object)
     marks = tuple(_digest(digests[own], names[data.labels[own]]) for own in division.training)
@@ -295,7 +294,7 @@ def list_rows(data: UserData, digests: NDArray[np.uint64]) -> Rows:
 
 def digest_data(data: UserData) -> str:
     """Return a SHA-256 of samples, labels and users by name; the order of samples does not matter."""
-    digests = digest_rows(as_matrix(data.inputs, data.schema))
+    digests = digest_rows(arrange_inputs(data.inputs, data.schema))
     names = np.array(data.class_names, dtype=object)[data.labels]
     total = hashlib.sha256()
     rows = dict(zip(data.user_names, list_rows(data, digests), strict=True))

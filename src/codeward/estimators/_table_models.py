@@ -1,9 +1,17 @@
-"""Sub-models of the family ``tables``: scikit-learn classifiers, one a row of the code, in the model store."""
+"""Sub-models of the family ``tables``: scikit-learn classifiers, one a row of the code, kept as bytes by skops.
+
+Nothing is unpickled, and equal models have equal bytes.
+"""
 
 import hashlib
+import importlib
+import io
+import itertools
 import json
 import logging
+import re
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,12 +21,11 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
-from codeward.data import Schema, UserData
-from codeward.estimators._kept_models import dump_model, load_model
-from codeward.estimators._model_choice import ModelChoice, arrange
-from codeward.estimators._roles import Roles
+from codeward.data import Schema, UserData, arrange_inputs
 
 if TYPE_CHECKING:
+    from codeward.estimators._model_choice import ModelChoice
+    from codeward.estimators._roles import Roles
     from codeward.training import ModelPlan, ModelStore
 
 _LOG = logging.getLogger(__name__)
@@ -28,6 +35,13 @@ FORMAT = 1
 
 #: Probability that stands for "never" in scores: a class that a row's users do not have.
 _NEVER = 1e-12
+
+#: Bytes that one model may unpack to.
+MAX_UNPACKED = 1 << 30
+
+#: What a file may name beyond skops' own list: classes of these packages, and these harmless functions.
+_PACKAGES = ("sklearn.", "scipy.sparse.")
+_ALLOWED = frozenset({"functools.partial", "sklearn.utils.validation.check_array", "numpy.dtype", "numpy.ndarray"})
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ class TableModels:
 
     def votes(self, inputs: Any) -> NDArray[np.int64]:
         """Return each model's class for each input, shape (N, m)."""
-        rows = arrange(inputs, self.schema, self.form)
+        rows = arrange_inputs(inputs, self.schema, self.form)
         order = np.argsort(self.class_names)
         names = np.array(self.class_names)[order]
         votes = np.empty((rows.shape[0], self.n_models), dtype=np.int64)
@@ -89,7 +103,7 @@ class TableModels:
         """Return log-probabilities of the classes, shape (N, m, c); None when a model gives labels only."""
         if not all(hasattr(model, "predict_proba") for model in self.models):
             return None
-        rows = arrange(inputs, self.schema, self.form)
+        rows = arrange_inputs(inputs, self.schema, self.form)
         place = {name: number for number, name in enumerate(self.class_names)}
         shares = np.full((rows.shape[0], self.n_models, self.n_classes), _NEVER)
         with _one_thread():
@@ -107,8 +121,8 @@ class TableModels:
 
 def train_tables(
     data: UserData,
-    roles: Roles,
-    choice: ModelChoice,
+    roles: "Roles",
+    choice: "ModelChoice",
     plans: "Sequence[ModelPlan]",
     store: "ModelStore | None",
     progress: Progress | None = None,
@@ -143,7 +157,7 @@ def train_tables(
     """
     from sklearn.utils.parallel import Parallel, delayed
 
-    matrix, names = arrange(data.inputs, data.schema, choice.form), np.array(data.class_names, dtype=object)
+    matrix, names = arrange_inputs(data.inputs, data.schema, choice.form), np.array(data.class_names, dtype=object)
     keys = _make_keys(data.schema, roles, choice, plans, store is not None)
     # A store that inherits from another takes a model over when it is asked whether it has it.
     kept = {key: store.load_bytes(key) for key in keys if store is not None and store.holds(key)}
@@ -175,7 +189,7 @@ def train_tables(
 
 
 def _make_keys(
-    schema: Schema, roles: Roles, choice: ModelChoice, plans: "Sequence[ModelPlan]", kept: bool
+    schema: Schema, roles: "Roles", choice: "ModelChoice", plans: "Sequence[ModelPlan]", kept: bool
 ) -> tuple[str, ...]:
     """Return the content address of each model; of one that cannot be kept, and need not be, one of its name."""
     import sklearn
@@ -250,3 +264,103 @@ def _one_thread() -> Any:
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1)
+
+
+def dump_model(model: Any) -> bytes:
+    """Return a fitted model as bytes; equal models give equal bytes, whenever and wherever they were fitted.
+
+    Raises
+    ------
+    InputError
+        Names what cannot be kept safely.
+
+    Examples
+    --------
+    >>> from sklearn.dummy import DummyClassifier
+    >>> model = DummyClassifier().fit([[0.0]], ["yes"])
+    >>> load_model(dump_model(model)).predict([[1.0]]).tolist()
+    ['yes']
+    """
+    from skops import io as skops
+
+    try:
+        raw = skops.dumps(model)
+    except Exception as error:  # skops raises whatever the object raises
+        raise InputError(f"{_name(model)} cannot be kept safely ({_short(error)}); use a scikit-learn model") from error
+    _check_types(raw, _name(model))
+    return _strip_times(raw)
+
+
+def load_model(content: bytes, what: str = "model") -> Any:
+    """Return the model that `dump_model` made bytes of; a file that names anything but known types is refused."""
+    from skops import io as skops
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > MAX_UNPACKED:
+            raise InputError(f"{what}: unpacks to {unpacked:,} bytes; too many ({MAX_UNPACKED:,} at most)")
+        return skops.loads(content, trusted=_check_types(content, what))
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file may raise anything
+        raise InputError(f"{what}: not readable as a kept model ({_short(error)})") from error
+
+
+def _check_types(content: bytes, what: str) -> list[str]:
+    """Return the types that must be trusted; refuse all that are not classes of scikit-learn or SciPy."""
+    from skops import io as skops
+
+    named: list[str] = skops.get_untrusted_types(data=content)
+    for name in named:
+        if name not in _ALLOWED and not (name.startswith(_PACKAGES) and _is_class(name)):
+            raise InputError(f"{what} cannot be kept safely: it holds a {name}; use scikit-learn's own classes")
+    return named
+
+
+def _is_class(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    try:
+        return isinstance(getattr(importlib.import_module(module), attribute, None), type)
+    except ImportError:
+        return False
+
+
+def _strip_times(raw: bytes) -> bytes:
+    """Write a skops file anew without times and memory addresses, which differ from run to run."""
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        members = {member: archive.read(member) for member in archive.namelist()}
+    schema = json.loads(members.pop("schema.json"))
+    places: dict[str, str] = {}
+    _number(schema, places, itertools.count())
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        renamed = {re.sub(r"^\d+", lambda found: places[found[0]], name): part for name, part in members.items()}
+        for name, part in [*sorted(renamed.items()), ("schema.json", json.dumps(schema).encode())]:
+            archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), part, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def _number(node: Any, places: dict[str, str], count: Iterator[int]) -> None:
+    """Give objects numbers in the order of the tree in place of their addresses; plain values are nobody's twin."""
+    if isinstance(node, dict):
+        if "_stop_words_id" in node:  # scikit-learn's note of an address
+            node["_stop_words_id"]["content"] = "0"
+        if "__id__" in node:
+            address = f"value {next(count)}" if node.get("is_json") else str(node["__id__"])
+            node["__id__"] = int(places.setdefault(address, str(len(places))))
+        if isinstance(node.get("file"), str):
+            stem, dot, suffix = node["file"].partition(".")
+            node["file"] = places.setdefault(stem, str(len(places))) + dot + suffix
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    for child in children:
+        _number(child, places, count)
+
+
+def _name(model: Any) -> str:
+    last = model.steps[-1][1] if hasattr(model, "steps") else model
+    return f"{type(last).__module__}.{type(last).__qualname__}"
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:160] or type(error).__name__
