@@ -129,7 +129,7 @@ def load_sub_models(cell: Cell) -> SubModels:
             raise InputError(f"{cell.folder.path}: {cell.name}: no family of models is named {str(family)[:40]!r}")
         return Ensemble.load(store, cell.keys, read_settings(cell), cell.shape)
     except InputError as error:
-        raise InputError(f"{error}; {cell.advice} trains what is missing") from error
+        raise InputError(f"{error}; {cell.advice} makes what is missing") from error
 
 
 def _load_heads(cell: Cell, store: ModelStore) -> SubModels:

@@ -74,11 +74,12 @@ class Ensemble:
         InputError
             When the store lacks one of them, or has it damaged.
         """
-        distinct = dict.fromkeys(keys)
-        missing = sum(not store.holds(key) for key in distinct)
-        if missing:
-            raise InputError(f"{store.root}: lacks {missing} of {len(distinct)} sub-models (moved or damaged)")
-        return cls(tuple(keys), 0, len(distinct), settings, shape, torch.device("cpu"), "float32", {}, store)
+        found = {key: store.load_weights(key) for key in dict.fromkeys(keys)}
+        weights = {key: loaded for key, loaded in found.items() if loaded is not None}
+        if len(weights) < len(found):
+            missing = len(found) - len(weights)
+            raise InputError(f"{store.root}: lacks {missing} of {len(found)} sub-models (moved or damaged)")
+        return cls(tuple(keys), 0, len(found), settings, shape, torch.device("cpu"), "float32", weights, store)
 
     @property
     def n_models(self) -> int:
