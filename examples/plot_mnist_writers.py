@@ -13,7 +13,7 @@ The images are not part of this repository. This page reads the records that the
 # Groups of people
 # ----------------
 #
-# The simplest code deals people to groups, one model a group: whoever cheats spoils one model. More groups withstand
+# The simplest code assigns people to groups, one model a group: whoever cheats spoils one model. More groups withstand
 # more cheaters, and each model knows less.
 
 from pathlib import Path

@@ -40,7 +40,7 @@ print(f"{len(learn)} mails of 2,000 senders to learn from, {len(ask)} of others 
 # Train
 # -----
 #
-# Senders are dealt into groups, one linear head a group. More groups: a sender reaches less, and a head learns less.
+# Senders are assigned into groups, one linear head a group. More groups: a sender reaches less, and a head learns less.
 
 backbone = make_backbone("hashed-text")
 features = backbone.transform(mails)

@@ -1,4 +1,4 @@
-"""Samples dealt to parts by a hash: what one sample can change."""
+"""Samples assigned to parts by a hash: what one sample can change."""
 
 import numpy as np
 import pytest
@@ -65,13 +65,13 @@ def test_duplicates_land_in_one_part_whatever_their_label():
 
 def test_key_number_type_and_shape_are_part_of_the_hash():
     inputs = np.arange(200, dtype=np.uint8).reshape(100, 2)
-    deals = [
+    assigns = [
         hash_parts(inputs, 10, KEY),
         hash_parts(inputs, 10, b"another"),
         hash_parts(inputs.astype(np.int16), 10, KEY),
         hash_parts(inputs.reshape(100, 2, 1), 10, KEY),
     ]
-    assert len({str([part.tolist() for part in parts]) for parts in deals}) == 4
+    assert len({str([part.tolist() for part in parts]) for parts in assigns}) == 4
 
 
 def test_byte_order_and_strides_are_not():

@@ -1,4 +1,4 @@
-"""Heads over hashed parts: dealt by the samples themselves, certified as networks are."""
+"""Heads over hashed parts: assigned by the samples themselves, certified as networks are."""
 
 import json
 from dataclasses import replace

@@ -63,7 +63,7 @@ def reproduce(
     vote files are there, so that short slots on a GPU add up; nothing is trained twice. Afterwards `codeward report` on
     the grid folder makes the page, with the figure as small multiples, the table, and what is complete.
 
-    `samples` deals the training samples to parts by a hash of their content and trains a code over the parts:
+    `samples` assigns the training samples to parts by a hash of their content and trains a code over the parts:
     `--codes` partition, boosted, shifted-hash, shifted-hash-16, bagging, designed. Then it certifies how many samples
     may be inserted, removed or relabelled (a changed input counts two) before a test label may change. With
     `--backbone` models are heads on frozen features (docs/heads.md).

@@ -95,7 +95,7 @@ def split_groups(groups: NDArray[Any]) -> Split:
 def hash_parts(
     inputs: NDArray[Any] | Sequence[str], n_parts: int, key: bytes | str, labels: NDArray[np.int64] | None = None
 ) -> Split:
-    """Deal samples to parts by a keyed hash of their own content, so that a sample is a user's whole power.
+    """Assign samples to parts by a keyed hash of their own content, so that a sample is a user's whole power.
 
     The part is the BLAKE2b digest of the input under ``key``, modulo ``n_parts``. Label, position and the other samples
     have no say in it, and the order inside a part is canonical (by digest, then label). So one inserted sample, one
@@ -131,7 +131,7 @@ def hash_parts(
     if len(secret) > hashlib.blake2b.MAX_KEY_SIZE:
         raise InputError(f"key: at most {hashlib.blake2b.MAX_KEY_SIZE} bytes, got {len(secret)}")
     if n_parts < 1:
-        raise InputError(f"cannot deal samples to {n_parts} parts")
+        raise InputError(f"cannot assign samples to {n_parts} parts")
     if labels is not None and np.shape(labels) != (len(inputs),):
         raise InputError(f"labels: expected one a sample, {len(inputs)}, got shape {np.shape(labels)}")
     contents: list[bytes] | NDArray[Any]

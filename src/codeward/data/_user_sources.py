@@ -292,7 +292,7 @@ def _build(
         return UserData(inputs, labels, owners, classes, names, schema, False, firm, tuple(notes))
     if n_parts < 2:
         raise InputError(f"parts: expected at least 2, got {n_parts}")
-    # A table of numbers is dealt like the same numbers in an array.
+    # A table of numbers is assigned like the same numbers in an array.
     rows: Any = inputs.matrix() if isinstance(inputs, InputTable) else inputs
     rows = rows.tolist() if isinstance(inputs, InputTable) and rows.dtype.kind == "O" else rows
     if hasattr(inputs, "tocsr"):

@@ -134,7 +134,7 @@ def choose_code(
 def hash_code(n_parts: int, names: tuple[str, ...], n_attackers: int) -> CodeChoice:
     """Return the code of samples without users: a sub-model a part, which is Deep Partition Aggregation."""
     code = Code(partition_code(n_parts, n_parts).matrix, users=list(names), construction="a sub-model a part")
-    why = (f"samples have no users: each of {n_parts} parts, dealt by a hash of the content, has its own sub-model "
+    why = (f"samples have no users: each of {n_parts} parts, assigned by a hash of the content, has its own sub-model "
            "(Deep Partition Aggregation)")  # fmt: skip
     return CodeChoice(code, n_attackers, "partition", 1, (why,))
 

@@ -87,7 +87,7 @@ def vote_heads(
 ) -> None:
     """Fit one ridge head a model of the code over hashed parts, and write what the heads say of the test set.
 
-    Parts are dealt by the hash of the samples themselves, not of their features, so that a sample reaches the same
+    Parts are assigned by the hash of the samples themselves, not of their features, so that a sample reaches the same
     models whatever the backbone (Proposition 32 of docs/theory.md).
 
     Examples

@@ -142,7 +142,7 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
             name = PAPER_DATASETS.get(dataset, dataset)
             note = (
                 f"Share of the {here[0]['inputs']:,} test inputs whose label is right and provably stays so whatever "
-                f"becomes of so many training samples. {COST}. Samples are dealt to "
+                f"becomes of so many training samples. {COST}. Samples are assigned to "
                 "parts by a hash of their own content; models that a changed part feeds may say anything. Parts: every "
                 "model learns from one sample in so many."
             )

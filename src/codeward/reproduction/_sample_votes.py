@@ -1,4 +1,4 @@
-"""Samples as users: models over parts that a hash deals, and what they say of the test set.
+"""Samples as users: models over parts that a hash assigns, and what they say of the test set.
 
 A code over n parts is trained as any other, part j being user j. Kept are the votes, and for run-off elections how many
 models with which vote prefer which class to which (`RunOffCounts`): scores of a thousand models would be gigabytes.

@@ -141,7 +141,7 @@ class WriterData:
 
     @classmethod
     def deal_digits(cls, n_users: int) -> "WriterData":
-        """Deal the embedded digits to writers who are made up, for a trial without MNIST."""
+        """Assign the embedded digits to writers who are made up, for a trial without MNIST."""
         pair = load_dataset("digits")
         users = np.arange(len(pair.train)) % n_users
         names = [f"{('staff', 'student')[i % 2]}-{i}" for i in range(n_users + 20)]

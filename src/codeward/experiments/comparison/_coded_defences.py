@@ -80,8 +80,8 @@ def collect_votes(scene: Scene, defences: Sequence[CodedDefence]) -> dict[str, d
     missing = {digest: pair for digest, pair in codes.items() if digest not in found}
     attacked = scene.train_all([code for code, _ in missing.values()], scene.users)
     # Without the attack most models are the same ones, which the store has.
-    calm = scene.train_all([code for code, _ in missing.values()], scene.honest) if scene.attackers else attacked
-    for (digest, (_, with_scores)), hit, free in zip(missing.items(), attacked, calm, strict=True):
+    clean = scene.train_all([code for code, _ in missing.values()], scene.honest) if scene.attackers else attacked
+    for (digest, (_, with_scores)), hit, free in zip(missing.items(), attacked, clean, strict=True):
         heard = scene.score(hit, [scene.validation, scene.clean, scene.triggered])
         heard += free.score_all([scene.triggered])
         names = ("validation", "clean", "triggered", "unattacked")
