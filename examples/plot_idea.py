@@ -19,17 +19,17 @@ from matplotlib.colors import ListedColormap
 
 import codeward
 
-BLUE, RED, EMPTY = "#1f5f7a", "#d9653b", "#eef1f5"
+BLUE, ORANGE, EMPTY = "#1f5f7a", "#d9653b", "#eef1f5"
 plt.rcParams.update({"figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False})
 
 code = codeward.design(12, n_attackers=2, utilization=1 / 3, guarantee="track", margin=3, reproducible=True).code
 
 
 def draw_code(axis, bad=()):
-    """Draw the code, a cell where a model learns from a user; cells of users in ``bad`` are red."""
+    """Draw the code, a cell where a model learns from a user; cells of users in ``bad`` are orange."""
     shade = code.matrix.astype(int)
     shade[:, list(bad)] *= 2
-    axis.pcolormesh(shade, cmap=ListedColormap([EMPTY, BLUE, RED]), vmin=0, vmax=2, edgecolors="w", linewidth=2)
+    axis.pcolormesh(shade, cmap=ListedColormap([EMPTY, BLUE, ORANGE]), vmin=0, vmax=2, edgecolors="w", linewidth=2)
     axis.invert_yaxis()
     axis.set_xticks(np.arange(code.n_users) + 0.5, range(code.n_users))
     axis.set_yticks(np.arange(code.n_models) + 0.5, range(code.n_models))
@@ -58,7 +58,7 @@ votes = np.where(hit, 2, 8)
 figure, (left, right) = plt.subplots(1, 2, figsize=(5.8, 4.6), width_ratios=(12, 1))
 draw_code(left, attackers)
 left.set_title("users 4 and 7 reach the models that say 2")
-right.pcolormesh(hit[:, None], cmap=ListedColormap([BLUE, RED]), edgecolors="w", linewidth=2)
+right.pcolormesh(hit[:, None], cmap=ListedColormap([BLUE, ORANGE]), edgecolors="w", linewidth=2)
 right.invert_yaxis()
 right.axis("off")
 right.set_title("vote")
@@ -86,7 +86,7 @@ verdict = decoder.decode(votes[None])
 
 figure, axis = plt.subplots(figsize=(5.8, 2.4))
 users = range(code.n_users)
-axis.bar(users, verdict.user_probability[0], color=[RED if user in attackers else BLUE for user in users])
+axis.bar(users, verdict.user_probability[0], color=[ORANGE if user in attackers else BLUE for user in users])
 axis.set_xticks(users)
 axis.set_xlabel("user")
 axis.set_ylabel("probability that\nthe user planted it")

@@ -79,20 +79,22 @@ plain = np.array([np.bincount(row, minlength=10).argmax() for row in votes])
 verdict = guarded.decode(asked)
 names = list(guarded.classes_)
 wanted_index = np.array([names.index(f"digit-{label}") for label in wanted])
-{
+counts = {
     "images with the spot": len(asked),
     "right by majority of the sub-models": int((plain == wanted_index).sum()),
     "right by the decoder": int((verdict.labels == wanted_index).sum()),
     "alarms on them": int(guarded.alarms(asked).sum()),
     f"false alarms on {len(test)} clean images": int(guarded.alarms(clean).sum()),
 }
+for what, count in counts.items():
+    print(f"{count:4}  {what}")
 
 # %%
 # One of them
 # -----------
 #
-# Rows are sub-models, columns annotators; a filled cell means that the model learned from the annotator. Red models say
-# "zero" on this image. Eve's column, and no other, is filled where the rows are red.
+# Rows are sub-models, columns annotators; a filled cell means that the model learned from the annotator. Orange models
+# say "zero" on this image. Eve's column, and no other, is filled where the rows are orange.
 
 one = int(np.argmax(verdict.attack_probability))
 matrix, users = guarded.code_.matrix, [str(user) for user in guarded.users_]

@@ -81,12 +81,14 @@ verdict = decoder.decode(models.scores(table) if decoder.needs == "scores" else 
 
 malignant = cell.class_names.index("malignant")
 majority = (votes == malignant).mean(axis=1) > 0.5
-{
+counts = {
     "marked cases": len(sick),
     "most sub-models say malignant": int(majority.sum()),
     "the decoder says malignant": int((verdict.labels == malignant).sum()),
     "alarms": int(verdict.alarms(decoder.threshold).sum()),
 }
+for what, count in counts.items():
+    print(f"{count:4}  {what}")
 
 # %%
 # Who did it? Names come from the votes alone, input by input; pooled over several inputs they are surer.

@@ -97,13 +97,15 @@ spam = test[test.kind == "spam"].message
 votes, verdict = ask(spam + f" {PHRASE}")
 clean = ask(test.message)[1]
 index = cell.class_names.index("spam")
-{
+counts = {
     "spam with the phrase": len(spam),
     "called spam by most models": int(((votes == index).mean(axis=1) > 0.5).sum()),
     "called spam by the decoder": int((verdict.labels == index).sum()),
     "alarms on it": int(verdict.alarms(decoder.threshold).sum()),
     f"false alarms on {len(test)} clean messages": int(clean.alarms(decoder.threshold).sum()),
 }
+for what, count in counts.items():
+    print(f"{count:4}  {what}")
 
 # %%
 # Who taught it
