@@ -140,6 +140,94 @@ def test_the_picture_of_the_docs_is_what_the_records_say(tmp_path):
     assert (CONFIGS.parent / "docs" / "comparison.svg").read_bytes() == (tmp_path / "right-labels.svg").read_bytes()
 
 
+def test_the_costs_of_the_docs_are_what_the_records_say(kept):
+    rows = read_table("| defence | models | passes an input |")
+    alone = [record for record in kept["digits"] if record["attack"] == "none"]
+
+    def least(title, part):
+        return min(record["seconds"][part] for record in alone if record["title"] == title)
+
+    assert set(rows) == {record["title"] for record in alone}
+    for title, (models, passes, *ratios) in rows.items():
+        [figures] = {
+            (r["figures"]["models"], r["figures"]["passes"]) for r in alone if r["title"] == title and r["seed"] == 0
+        }
+        assert (models, passes) == tuple(map(str, figures))
+        for part, ratio in zip(("training", "inference"), ratios, strict=True):
+            assert ratio == f"{least(title, part) / least('no defence', part):.1f}", (title, part)
+
+
+SHOWN = {"MNIST": "mnist", "CIFAR-10": "cifar10", "digits": "digits"}
+
+
+def test_the_losses_of_the_docs_are_what_the_records_say(kept):
+    head = "| where | data | codeward | DPA |"
+    text = (CONFIGS.parent / "docs" / "comparison.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in text.split(head)[1].split("\n\n")[0].splitlines()
+    ]
+    assert len(rows) > 5
+    for where, data, *cells in rows[2:]:
+        attack = where.split("`")[1]
+        for defence, cell in zip(("codeward", "partition", "consensus"), cells, strict=True):
+            of = [r for r in kept[SHOWN[data]] if (r["attack"], r["defence"]) == (attack, defence)]
+            assert cell == show_mean([record["figures"]["triggered"] for record in of], cell), (where, defence)
+
+
+#: Sentences of docs/comparison.md with the figures left out, and where each is from: data, figure, attack, defence.
+SENTENCES = [
+    ("(CIFAR-10: {} where codeward has {})", "cifar10 clean * partition", "cifar10 clean * codeward"),
+    ("under one target ({} against {})", "cifar10 triggered patch codeward", "cifar10 triggered patch partition"),
+    (
+        "where each attacker plants its own ({} against {})",
+        "cifar10 triggered own-targets codeward",
+        "cifar10 triggered own-targets partition",
+    ),
+    (
+        "three leave it {} on MNIST, and DPA {}.",
+        "mnist triggered adaptive-past codeward",
+        "mnist triggered adaptive-past partition",
+    ),
+    ("names {} of two attackers an input under a patch", "cifar10 named_rightly patch codeward"),
+    ("names few: {} users an input", "cifar10 named_rightly own-targets codeward"),
+    (
+        "{} of two attackers an input on digits, where one target gives {}.",
+        "digits named_rightly own-targets codeward",
+        "digits named_rightly patch codeward",
+    ),
+]
+
+
+@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: sentence[0])
+def test_figures_in_the_text_of_the_docs_are_what_the_records_say(kept, sentence):
+    template, *sources = sentence
+    found = []
+    for data, figure, attack, defence in map(str.split, sources):
+        of = [r["figures"][figure] for r in kept[data] if r["defence"] == defence and attack in (r["attack"], "*")]
+        named = "mean" in of[0]
+        found.append(f"{fmean(one['mean'] for one in of):.2f}" if named else show_mean(of, "0.0"))
+    page = (CONFIGS.parent / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert template.format(*found) in " ".join(page.split())
+
+
+def test_seeds_that_are_missing_are_those_of_the_docs(kept):
+    """Three seeds everywhere else."""
+    fewer = {}
+    for data, records in kept.items():
+        cells = {(record["attack"], record["defence"]) for record in records}
+        for cell in cells:
+            seeds = {record["seed"] for record in records if (record["attack"], record["defence"]) == cell}
+            if len(seeds) < 3:
+                fewer.setdefault((data, cell[0]), set()).add(len(seeds))
+    assert fewer == {
+        ("mnist", "adaptive-past"): {2},
+        ("mnist", "own-targets"): {2},
+        ("cifar10", "adaptive-label"): {1},
+        ("cifar10", "patch"): {1},
+        ("cifar10", "cover"): {1, 2},
+    }
+
+
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name)
 def test_the_tables_of_the_docs_are_what_the_records_say(file):
     found = ComparedRecords.load(file)
