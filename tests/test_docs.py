@@ -18,6 +18,10 @@ PAGES = sorted(
     ]
 )
 
+#: Pages for people who use codeward; proofs, studies, and what only a maintainer needs, may be denser.
+DENSER = {"theory", "reproduction", "comparison", "writers"}
+READERS = [ROOT / "README.md", *(page for page in PAGES if page.parent == ROOT / "docs" and page.stem not in DENSER)]
+
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_files_lead_somewhere(page):
@@ -25,6 +29,13 @@ def test_links_between_files_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)", text)
     near = [link for link in links if not re.match(r"[a-z]+:", link) and "tutorials/" not in link]
     assert [link for link in near if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", READERS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_paragraphs_are_short(page):
+    text = re.sub(r"(?s:```.*?```)|^    .*$|^\|.*$", "", page.read_text(encoding="utf-8"), flags=re.M)
+    parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*>]|\d+\.) )", text)
+    assert [part for part in parts if len(part.split()) > 100] == []
 
 
 def build_site(place, *options):
