@@ -13,6 +13,7 @@ from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import InputTable, Samples, UserData, arrange_inputs, sort_names
 from codeward.decoding import VoteSet, count_confusion, pool_counts, smooth_confusion
+from codeward.runs import round_scores
 
 if TYPE_CHECKING:
     from codeward.estimators._guarded_plan import GuardedPlan
@@ -21,8 +22,6 @@ Rows = tuple[NDArray[np.int64], ...]
 
 #: Bytes of a sample's digest: two 64-bit words.
 _DIGEST_SIZE = 16
-#: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
-_LOWEST_SCORE = -60_000.0
 #: A user validates with at most this many times the median user's samples, so that a large account is one voice, not
 #: many.
 SHARE_CAP = 2
@@ -379,6 +378,5 @@ def ask_models(models: Any, inputs: Any, scored: bool) -> tuple[NDArray[np.int64
     scores = models.scores(inputs) if scored else None
     said = models.votes(inputs)
     if scores is not None:
-        # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it.
-        scores = np.clip(np.nan_to_num(scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0).astype(np.float16)
+        scores = round_scores(scores)
     return said, scores

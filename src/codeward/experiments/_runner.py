@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._progress import show_progress
@@ -31,11 +31,9 @@ from codeward.experiments._setting import (
     settle_users,
     split_data,
 )
-from codeward.runs import Cell, RunConfig, RunFolder, describe_machine, find_code, name_triggered
+from codeward.runs import Cell, RunConfig, RunFolder, describe_machine, find_code, name_triggered, round_scores
 from codeward.training import Cluster, Ensemble, ModelStore, train_ensembles, vote
 
-#: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
-_LOWEST_SCORE = -60_000.0
 #: Images of each sort in a cell's gallery, at most one a class.
 _GALLERY = 12
 
@@ -274,11 +272,3 @@ def _pick(samples: Samples, target: int | None) -> tuple[NDArray[np.uint8], NDAr
     labels, first = np.unique(samples.labels, return_index=True)
     chosen = samples.take(first[labels != target][:_GALLERY])
     return np.rint(render(chosen) * 255).astype(np.uint8), chosen.labels
-
-
-def round_scores(scores: NDArray[np.float32]) -> NDArray[Any]:
-    """Return scores in half precision, finite."""
-    # Half precision halves the file; votes are kept beside the scores, so no argmax depends on it. A model that
-    # diverged has NaN, which no reader should have to know: `vote` takes it for the lowest score, and so does the file.
-    rounded: ArrayLike = np.clip(np.nan_to_num(scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0)
-    return np.asarray(rounded).astype(np.float16)

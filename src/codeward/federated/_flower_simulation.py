@@ -181,7 +181,14 @@ def simulate_federation(
 
     Examples
     --------
-    >>> simulate_federation(users, plan, "runs/work")  # doctest: +SKIP
+    >>> import numpy as np
+    >>> from codeward.codes import Code
+    >>> from codeward.federated import FederatedSettings
+    >>> from codeward.training import TrainingSettings
+    >>> plan = FederationPlan(Code(np.eye(3, dtype=int)), TrainingSettings(), FederatedSettings(), (1, 8, 8), seed=0)
+    >>> simulate_federation([], plan, "runs/work")
+    Traceback (most recent call last):
+    codeward._errors.InputError: ...
     """
     one = SimulatedFederation("federation", users, plan)
     return simulate_federations([one], folder, client_app, cores, progress)[0]
@@ -214,9 +221,14 @@ def simulate_federations(
 
     Examples
     --------
-    >>> plan, users = ...  # doctest: +SKIP
-    >>> one = SimulatedFederation("without-attackers", users, plan)  # doctest: +SKIP
-    >>> (result,) = simulate_federations([one], "work", cores=2)  # doctest: +SKIP
+    >>> import numpy as np
+    >>> from codeward.codes import Code
+    >>> from codeward.federated import FederatedSettings
+    >>> from codeward.training import TrainingSettings
+    >>> plan = FederationPlan(Code(np.eye(3, dtype=int)), TrainingSettings(), FederatedSettings(), (1, 8, 8), seed=0)
+    >>> simulate_federations([SimulatedFederation("without-attackers", [], plan)], "runs/work")
+    Traceback (most recent call last):
+    codeward._errors.InputError: ...
     """
     work = Path(folder).resolve()
     waiting: dict[FederationFolder, FederationPlan] = {}

@@ -33,7 +33,9 @@ _HOME = {
     "_cell": "Cell",
     "_certificate_card": "Card CardCurve certify_clean certify_kept make_card",
     "_config": "FederatedConfig RunConfig TrainConfig load_config load_federated_config parse_yaml read_stored",
-    "_listing": "draw_accuracy draw_input explain_input find_cell list_cells list_class_names observe pick_input",
+    "_listing": (
+        "draw_accuracy draw_input explain_input find_cell list_cells list_class_names observe pick_input round_scores"
+    ),
     "_records": (
         "ALARM CODE_FILE CONFIG_FILE SimulatedAttack decoder_figures describe_detection describe_machine "
         "format_lines is_run list_inner_runs load_record load_records pack_record_folder parse_lines rate "
@@ -106,6 +108,7 @@ __all__ = [
     "read_lines",
     "read_record_folder",
     "read_stored",
+    "round_scores",
     "save_record",
     "share",
     "state_guarantees",
@@ -134,6 +137,7 @@ if TYPE_CHECKING:
         list_class_names,
         observe,
         pick_input,
+        round_scores,
     )
     from codeward.runs._records import (
         ALARM,

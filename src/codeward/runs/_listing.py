@@ -87,6 +87,25 @@ def observe(decoder: Decoder, given: VoteSet) -> NDArray[Any]:
     return given.scores
 
 
+#: Log-probability that stands for "never" in a vote file; half precision ends at -65,504.
+_LOWEST_SCORE = -60_000.0
+
+
+def round_scores(scores: NDArray[Any]) -> NDArray[np.float16]:
+    """Return class scores as vote files keep them: half precision, finite.
+
+    Votes are kept beside the scores, so no argmax depends on it. A model that diverged has NaN, which no reader should
+    have to know: it counts as the lowest score.
+
+    Examples
+    --------
+    >>> round_scores(np.array([-0.5, -np.inf, np.nan])).tolist()
+    [-0.5, -60000.0, -60000.0]
+    """
+    kept: NDArray[Any] = np.clip(np.nan_to_num(scores, nan=_LOWEST_SCORE), _LOWEST_SCORE, 0)
+    return kept.astype(np.float16)
+
+
 def draw_accuracy(cells: Sequence[Cell]) -> Drawing:
     """Draw right labels of vote and decoder against the number of attackers, like one panel of the paper's Figure 5.
 

@@ -65,8 +65,15 @@ def make_app(run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: L
 
     Examples
     --------
-    >>> run = open_run("runs/digits")  # doctest: +SKIP
-    >>> make_app(run, Ledger("ledger.sqlite"), ServeSettings()).title  # doctest: +SKIP
+    >>> import tempfile
+    >>> from codeward.estimators import plan_training, train_guarded
+    >>> from codeward.runs import TrainConfig
+    >>> from codeward.serve import open_run
+    >>> rows = {"x": [0.0, 1.0] * 20, "y": ["no", "yes"] * 20, "user": [f"u{place // 8}" for place in range(40)]}
+    >>> config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, train={"model": "logistic"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = train_guarded(plan_training(config, rows), folder)
+    ...     make_app(open_run(folder), Ledger(f"{folder}/ledger.sqlite"), ServeSettings()).title
     'codeward'
     """
     return _Endpoint(run, ledger, settings, limits or Limits()).build()

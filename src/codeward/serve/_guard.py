@@ -13,6 +13,7 @@ from codeward._errors import InputError
 from codeward.certificates import Agreement, Certificates, Threat, certify, certify_agreement
 from codeward.codes import Code, Inspection, count_attacker_sets
 from codeward.decoding import BayesDecoder, Decoded, Decoder, NearestDecoder
+from codeward.runs import round_scores
 from codeward.training import BatchedEnsemble, SubModels, vote
 
 Votes = tuple[int, ...]
@@ -22,8 +23,6 @@ Known = TypeVar("Known")
 REMEMBERED = 4096
 #: Decodings (attacker sets times targets) a certificate of one vote vector may cost.
 CERTIFICATE_WORK = 5_000
-#: Scores as vote files keep them, from which the decoder was fitted: half precision, no less than this.
-LOWEST_SCORE = -60_000.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class Guard:
         scores = self.models.scores(inputs)
         if scores is None:
             raise InputError("the decoder reads class scores, but these models give labels only")
-        kept = np.clip(np.nan_to_num(scores, nan=LOWEST_SCORE), LOWEST_SCORE, 0).astype(np.float16)
+        kept = round_scores(scores)  # as in the vote files from which the decoder was fitted
         decoded = self.decoder.decode(kept)
         # Networks vote by their scores; other models are asked, as they were for the vote files.
         said = vote(scores) if isinstance(self.models, BatchedEnsemble) else self.models.votes(inputs)

@@ -25,8 +25,8 @@ from codeward.decoding import (
     VoteSet,
     make_decoder,
 )
-from codeward.experiments._runner import round_scores
 from codeward.experiments.comparison._scene import Outcome, Scene
+from codeward.runs import round_scores
 from codeward.training import vote
 
 #: Models of the noise ensemble; its authors take 1,000.
