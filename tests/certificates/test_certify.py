@@ -117,7 +117,7 @@ def test_the_solver_closes_the_gap_between_bound_and_greedy_from_both_sides(code
     votes[1] = 1
     truth = certify(votes, code, method="patterns")
     solved = certify(votes, code, method="milp", max_attackers=4)
-    for found in (truth, solved):
+    for found in (truth, solved, certify(votes, code, method="milp", max_attackers=4, time_limit=0.9)):
         assert found.radius[0] == radius
         assert found.exact.all()
         assert users in (None, found.witness(0).attackers)
@@ -126,6 +126,7 @@ def test_the_solver_closes_the_gap_between_bound_and_greedy_from_both_sides(code
     # No attack within the limit, though the bound allows for one and greedy fails.
     early = certify(votes, code, method="milp", max_attackers=radius)
     assert (early.radius[0], early.exact[0], early.witness(0)) == (radius, False, None)
+    assert (early.targets[0], early.attackers[0].max()) == (-1, -1)
     for hurried in (certify(votes, code, method="milp", time_limit=0.0), certify(votes, code, method="bound")):
         assert (hurried.radius[0], hurried.exact[0], hurried.witness(0)) == (bound, False, None)
         assert "lower bound" in hurried.reason(0)

@@ -266,6 +266,8 @@ def test_reasons_of_a_label_that_is_the_first_class():
     assert ruling.witnesses == {}
     assert ruling.reason(0) == "claims 3, but 2 is exact"
     assert ruling.reason(1) == "claims 2, proved 2"
+    told = certify(counts, ALONE, decoder="runoff").reason(0)
+    assert told == "some 3 users change the output; the counts do not say which"
 
 
 def test_a_claim_about_a_run_off_is_attacked_pair_by_pair(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding import RunOffCounts, RunOffDecoder, make_decoder
+from codeward.decoding import RunOffCounts, RunOffDecoder, check_scores, make_decoder
 
 
 def elect_slowly(scores):
@@ -105,3 +105,8 @@ def test_counts_that_no_models_cast_are_refused():
         RunOffCounts(good.first, good.pairs, good.pairs)
     with pytest.raises(InputError, match="5 models"):
         RunOffDecoder(Code([[1, 0], [0, 1]])).predict(good)
+
+
+@pytest.mark.parametrize(("given", "kept"), [("f2", "f4"), ("i2", "f4"), ("f4", "f4"), ("f8", "f8"), ("i4", "f8")])
+def test_scores_take_no_more_room_than_their_order_needs(given, kept):
+    assert check_scores(np.zeros((1, 2, 3), dtype=given)).dtype == np.dtype(kept)

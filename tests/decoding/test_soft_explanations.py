@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code, named_code
 from codeward.decoding._attacker_sets import gather_attacker_sets
-from codeward.decoding.soft._explanations import MOST_GROUPS, group_patterns, list_explanations
+from codeward.decoding.soft._explanations import (
+    MOST_GROUPS,
+    N_DRAWN,
+    TrainingSet,
+    _draw_questions,
+    group_patterns,
+    list_explanations,
+    log_sum,
+    weigh_votes,
+)
 
 
 @settings(max_examples=50, deadline=None)
@@ -41,3 +50,31 @@ def test_patterns_that_hit_every_model_explain_nothing():
         list_explanations(named_code("d"), np.array([1.0]))
     with pytest.raises(TooLargeError):
         list_explanations(Code(np.eye(200)), np.full(5, 0.2))
+
+
+def test_logarithms_of_sums_neither_overflow_nor_lose_what_is_impossible():
+    found = log_sum(np.array([[1000.0, 0.0], [-1000.0, -1000.0], [-np.inf, 3.0], [-np.inf, -np.inf]]))
+    np.testing.assert_allclose(found, [1000.0, -1000.0 + np.log(2), 3.0, -np.inf])
+
+
+def test_odds_of_an_attack_are_freed_of_how_many_were_drawn():
+    rng = np.random.default_rng(0)
+    code = named_code("d")
+    explanations = list_explanations(code, np.full(3, 1 / 3))
+    labels = rng.integers(0, 3, 40)
+    clean = np.where(rng.random((40, 6)) < 0.1, rng.integers(0, 3, (40, 6)), labels[:, None])
+    patterns, targets = rng.integers(0, len(explanations.patterns), 25), (labels[:25] + 1) % 3
+    attacked = np.where(explanations.patterns[patterns], targets[:, None], clean[:25])
+
+    def weigh(votes):
+        return weigh_votes(np.log(np.where(votes[:, :, None] == np.arange(3), 0.8, 0.1)), votes)
+
+    training = TrainingSet(weigh(clean), labels, weigh(attacked), patterns, targets)
+    (alarm, naming), constant, discounts = _draw_questions(training, explanations, np.random.default_rng(1))
+    said = np.mean([len(set(row)) for row in clean.tolist()])
+    assert constant == pytest.approx(np.log(25 * said / (N_DRAWN * 40)))
+    # True explanations first, of the same attacks for both questions.
+    assert alarm[1].sum() == naming[1].sum() <= 25
+    assert alarm[1].tolist() == sorted(alarm[1].tolist(), reverse=True)
+    assert (alarm[0][: alarm[1].sum()] == naming[0][: naming[1].sum()]).all()
+    assert discounts.shape == (7,)
