@@ -264,7 +264,7 @@ def _reproduce_writers(
 
         settings = choose_networks(networks, "digits" if smoke else "mnist")
         data = replace(data, settings=settings, seed=seed, store=ModelStore(store or place / "store"))
-    for name in wanted:
+    for name in sorted(wanted, key=lambda name: known[name].n_models):
         code = known[name]
         sizes = (1,) if smoke and name == wanted[0] else ATTACKS if name.startswith("track") else ()
         with show_progress(data.title(name), code.n_models, quiet=quiet or as_json) as bar:

@@ -1,7 +1,6 @@
 """The study of MNIST's writers: votes of a code's models, certified against colluding writers, and attacked by some."""
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,6 @@ def study_writers(
     known = read_record_folder(folder).get(f"{title}.json")
     if known is not None and "consensus" in known:
         return dict(known)
-    used = time.process_time()
     (votes,) = vote_writers(data, name, code, folder, (), progress)
     labels = data.test.labels
     if (code.matrix.sum(axis=0) == 1).all():
@@ -128,7 +126,6 @@ def study_writers(
         **more,
         "staff_and_students": _split_kinds(data.test_names, right),
         **data.describe(),
-        "seconds": {"processor": round(time.process_time() - used, 1)},
     }
     write_text_atomic(folder / f"{title}.json", json.dumps(record, indent=1) + "\n")
     return record
@@ -237,15 +234,16 @@ def attack_writers(
     quiet, looked = _split_writers(data)
     labels = data.test.labels
     designed = int(name[len("track")]) if name.startswith("track") else 2
-    decoder = _TrackingDecoder(code, VoteSet(votes[quiet], labels=labels[quiet]), designed)
+    decoder = _TrackingDecoder(code, VoteSet(votes[quiet], labels=labels[quiet]))
     record["false_alarms"] = decoder.count_verdicts(votes[looked], labels[looked], ())
     record["certified"] = certify_decoders(code, votes, labels, quiet, designed)
     own = {
-        "decoder": f"calibrated, up to {designed} attackers, nearest first",
+        "decoder": "calibrated, up to 2 attackers, nearest first",
         "threat": "deterministic",
         "inputs": len(looked),
     }
     record["certified"].append(own | {"certified": decoder.count_certified(votes[looked], labels[looked])})
+    write_text_atomic(file, json.dumps(record, indent=1) + "\n")
     for size, found in zip(missing, attacked, strict=True):
         group = _draw_group(data, size)
         hit, other = code.pattern(group.attackers), labels[looked] != group.target
@@ -263,11 +261,11 @@ def attack_writers(
 
 
 class _TrackingDecoder:
-    """The calibrated decoder; where the votes alone determine the label against two attackers, that is its answer."""
+    """The calibrated decoder for two attackers; where the votes alone determine the label, that is its answer."""
 
-    def __init__(self, code: Code, known: VoteSet, most: int = 2) -> None:
+    def __init__(self, code: Code, known: VoteSet) -> None:
         self.code = code
-        self.calibrated: Any = make_decoder("calibrated", code, known, Assumptions.uniform(most), n_classes=N_CLASSES)
+        self.calibrated: Any = make_decoder("calibrated", code, known, Assumptions.uniform(2), n_classes=N_CLASSES)
         margins = inspect(code, 2).margin
         self.k = max((k for k, margin in enumerate(margins, start=1) if margin), default=0)
         self.nearest = NearestDecoder(code, self.k, ((margins[self.k - 1] or 1) - 1) // 2, N_CLASSES)
