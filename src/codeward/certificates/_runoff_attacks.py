@@ -183,23 +183,9 @@ def _attack_pairs(
     breaker: RunOffBreaker, code: Code, rows: _Ints, best: _Ints, limit: int, sizes: _Ints, users: NDArray[np.int32]
 ) -> None:
     """Attack each of ``rows`` greedily by its pair (t, b) of ``best``; write how many users that takes, and which."""
-    starts, models = _list_models(code)
-    share_rows(
-        rows.size,
-        lambda part: attack_pairs(
-            breaker.votes[rows[part]],
-            breaker.vote_words[rows[part]],
-            breaker.prefer[rows[part]],
-            breaker.first[rows[part]],
-            breaker.pairs[rows[part]],
-            best[part],
-            starts,
-            models,
-            limit,
-            sizes[part],
-            users[part],
-        ),
-    )
+    known = (breaker.votes, breaker.vote_words, breaker.prefer, breaker.first, breaker.pairs)
+    of_rows = (*(each[rows] for each in known), best, sizes, users)
+    _share(attack_pairs, of_rows, *_list_models(code), limit)
 
 
 def attack_greedily_by_pairs(breaker: RunOffBreaker, code: Code, row: int, limit: int) -> list[int] | None:
@@ -217,41 +203,18 @@ def search_users(breaker: RunOffBreaker, code: Code, limit: int, fewest: _Ints, 
 
     Exact for a partition, else from below. ``best`` (R, 4) or (R, 2) gets the plan or pair of a single column.
     """
-    labels, first, pairs, joint = breaker.labels, breaker.first, breaker.pairs, breaker.joint
-    words, prefer = breaker.vote_words, breaker.prefer
+    labels, first, pairs, prefer = breaker.labels, breaker.first, breaker.pairs, breaker.prefer
     if is_partition(code):
-        share_rows(
-            labels.size,
-            lambda part: search_partition(
-                first[part],
-                pairs[part],
-                joint[part],
-                words[part],
-                prefer[part],
-                labels[part],
-                limit,
-                fewest[part],
-                best[part],
-            ),
-        )
-        return
-    starts, models = _list_models(code)
-    share_rows(
-        labels.size,
-        lambda part: bound_codes(
-            breaker.votes[part],
-            prefer[part],
-            first[part],
-            pairs[part],
-            labels[part],
-            starts,
-            models,
-            SUMS,
-            limit,
-            fewest[part],
-            best[part],
-        ),
-    )
+        counted = (first, pairs, breaker.joint, breaker.vote_words, prefer, labels, fewest, best)
+        _share(search_partition, counted, limit)
+    else:
+        voted = (breaker.votes, prefer, first, pairs, labels, fewest, best)
+        _share(bound_codes, voted, *_list_models(code), SUMS, limit)
+
+
+def _share(kernel: Any, of_inputs: tuple[Any, ...], *common: Any) -> None:
+    """Run a kernel on all cores, on arrays with a row an input (the last one has all, others may be empty)."""
+    share_rows(len(of_inputs[-1]), lambda part: kernel(*(each[part] for each in of_inputs), *common))
 
 
 def _list_models(code: Code) -> tuple[_Ints, _Ints]:

@@ -61,7 +61,7 @@ def _sum_leads(first, pairs, t, b, e, rates):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def bound_codes(votes, prefer, first, pairs, labels, starts, models, sums, limit, fewest, best):  # type: ignore[no-untyped-def]
+def bound_codes(votes, prefer, first, pairs, labels, fewest, best, starts, models, sums, limit):  # type: ignore[no-untyped-def]
     """Bound from below the users to make every label win (R, c), or, with one column, any label but the output.
 
     Pairs (t, b) are bounded in three steps, the least one first, and only as far as it may still be the least:
@@ -136,7 +136,7 @@ def bound_codes(votes, prefer, first, pairs, labels, starts, models, sums, limit
 
 
 @compiled
-def attack_pairs(votes, votes_words, prefer, first, pairs, best, starts, models, limit, sizes, users):  # type: ignore[no-untyped-def]
+def attack_pairs(votes, votes_words, prefer, first, pairs, best, sizes, users, starts, models, limit):  # type: ignore[no-untyped-def]
     """Take, for each input's pair (t, b), the user who closes most of the open leads, until t wins against b."""
     n_inputs, n_models = votes.shape
     n_classes, n_words = votes_words.shape[1], votes_words.shape[2]

@@ -177,7 +177,7 @@ def _search_pair(first, pairs, against, known, t, b, least, most, plan, quota): 
 
 
 @compiled
-def search_partition(first, pairs, joint, votes, prefer, labels, limit, fewest, best):  # type: ignore[no-untyped-def]
+def search_partition(first, pairs, joint, votes, prefer, labels, fewest, best, limit):  # type: ignore[no-untyped-def]
     """Find the fewest models to hit on each input of a partition: for every label (R, c), or for any but its own.
 
     With ``fewest`` of one column the latter, and ``best`` (R, 4) gets t, b, third votes moved and net votes to b. What

@@ -71,6 +71,16 @@ def tabulate_groups(gains: _Floats, votes: _Ints, target: int, tables: _Floats) 
 
 
 @compiled
+def add_groups(words: _Words, row: int, tables: _Floats, total: _Floats, exponent: _Floats) -> None:
+    """exponent[l] = total[l] + what the tables have for pattern ``row``, group by group."""
+    exponent[:] = total
+    for g in range(tables.shape[0]):
+        mask = pick_group(words, row, g)
+        for label in range(total.size):
+            exponent[label] += tables[g, mask, label]
+
+
+@compiled
 def log_gain(base: float, success_rate: float) -> float:
     """Return log(S / C + 1 - S) for log C = base; 0 for a trigger that never works, however small C is."""
     if success_rate == 0.0:
@@ -215,15 +225,10 @@ def sum_posterior(
                 best = -np.inf
                 for sweep in range(2):
                     for p in range(n_patterns):
-                        for label in range(n_classes):
-                            exponent[label] = total[label]
+                        add_groups(words, p, tables, total, exponent)
                         hit_voters = 0
                         for w in range(said.size):
                             hit_voters += bit_count(words[p, w] & said[w])
-                        for g in range(n_groups):
-                            mask = pick_group(words, p, g)
-                            for label in range(n_classes):
-                                exponent[label] += tables[g, mask, label]
                         lost = failure * (hits[p] - hit_voters)
                         if sweep == 0:
                             for label in range(n_classes):
@@ -294,14 +299,10 @@ def tabulate_joint(
             list_voters(votes[u], t, models, said)
             tabulate_groups(gains, votes[u], t, tables)
             for p in range(words.shape[0]):
-                exponent[:] = total
+                add_groups(words, p, tables, total, exponent)
                 failed = 0
                 for w in range(said.size):
                     failed += bit_count(words[p, w] & ~said[w])
-                for g in range(tables.shape[0]):
-                    mask = pick_group(words, p, g)
-                    for label in range(n_classes):
-                        exponent[label] += tables[g, mask, label]
                 best = exponent.max()
                 mass = 0.0
                 for label in range(n_classes):

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._compiled import bit_count, compiled
-from codeward.decoding._posterior_kernels import pick_group
+from codeward.decoding._posterior_kernels import add_groups
 
 #: Sets remembered per vote vector as candidates for the most probable ones.
 KEEP = 1024
@@ -212,7 +212,6 @@ def search_sets(
     """
     n_free, n_words = order.size, columns.shape[1]
     n_classes = total.size
-    groups = tables.shape[0]
     picked = np.empty(size, dtype=np.int64)
     union = np.zeros((size + 1, n_words), dtype=np.uint64)
     exponent = np.empty(n_classes)
@@ -240,11 +239,7 @@ def search_sets(
             depth += 1
             picked[depth] = size - depth - 2
             continue
-        exponent[:] = total
-        for g in range(groups):
-            mask = pick_group(union, size, g)
-            for label in range(n_classes):
-                exponent[label] += tables[g, mask, label]
+        add_groups(union, size, tables, total, exponent)
         shift = head + failure * lost
         _rescale(masses, user_mass, state, exponent.max() + shift)
         mass = 0.0
