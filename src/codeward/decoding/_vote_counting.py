@@ -355,7 +355,7 @@ def count_unlike_pairs(code: Code, votes: NDArray[np.int64], n_classes: int) -> 
     >>> code = named_code("btc2412")
     >>> votes = np.where(code.matrix[:, 5], 2, np.where(code.matrix[:, 0], 1, 0))
     >>> count_unlike_pairs(code, votes[None], 3)
-    array([[0, 3, 4]])
+    array([[0, 2, 4]])
     """
     users = code.matrix.T
     one, two = np.triu_indices(code.n_users, 1)

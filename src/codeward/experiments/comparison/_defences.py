@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from codeward.experiments.comparison import _coded_defences as coded
 from codeward.experiments.comparison import _federated_defences as federated
@@ -49,15 +50,27 @@ _INPUT = "a trigger that holds the answer whatever else is on the image"
 _SAME = "the same"
 _UPDATES = "a minority of users sends any updates; that the model learns, not backdoors"
 _TRIGGER = "k colluding users, one trigger (deterministic)"
+_OURS = "this software"
 _C, _TRACKING = partial(coded.take_named, name="c"), partial(coded.take_named, name="btc2412")
+
+
+def _send(title: str, citation: str, made_for: str = _UPDATES, **rule: Any) -> Defence:
+    """Describe a rule of aggregation of users' updates."""
+    return Defence(partial(federated.run_rule, **rule), title, citation, made_for, federated=True)
+
+
+def _decode(code: CodedDefence, title: str, made_for: str, citation: str = _OURS) -> Defence:
+    return Defence(code, title, citation, made_for)
+
+
+def _federate(code: CodedDefence, title: str, made_for: str) -> Defence:
+    return Defence(partial(federated.run_federated_code, defence=code), title, _OURS, made_for, federated=True)
+
 
 DEFENCES: dict[str, Defence] = {
     "none": Defence(single.run_undefended, "no defence", "", "none"),
-    "single": Defence(
-        CodedDefence(coded.pool_users, "plurality", 1),
-        "one model on all data",
-        "",
-        "none; its votes are kept",
+    "single": _decode(
+        CodedDefence(coded.pool_users, "plurality", 1), "one model on all data", "none; its votes are kept", ""
     ),
     "spectral": Defence(single.run_spectral, "spectral signatures", "Tran et al., 2018", _POISON),
     "clustering": Defence(single.run_activation_clustering, "activation clustering", "Chen et al., 2018", _POISON),
@@ -68,87 +81,50 @@ DEFENCES: dict[str, Defence] = {
     "output-code": Defence(
         coded.run_output_code, "output code", "Dietterich and Bakiri, 1995", "errors of models, not poison"
     ),
-    "partition": Defence(
+    "partition": _decode(
         CodedDefence(coded.partition_users, "plurality", 1, scores=True),
         "DPA",
-        "Levine and Feizi, 2021",
         "any k samples or users (arbitrary)",
+        "Levine and Feizi, 2021",
     ),
-    "partition-runoff": Defence(
-        CodedDefence(coded.partition_users, "runoff", 1, scores=True), "DPA, run-off", "Rezaei et al., 2023", _SAME
+    "partition-runoff": _decode(
+        CodedDefence(coded.partition_users, "runoff", 1, scores=True), "DPA, run-off", _SAME, "Rezaei et al., 2023"
     ),
-    "shifted-hash": Defence(
-        CodedDefence(coded.hash_users, "plurality", 1), "Finite Aggregation", "Wang et al., 2022", _SAME
+    "shifted-hash": _decode(
+        CodedDefence(coded.hash_users, "plurality", 1), "Finite Aggregation", _SAME, "Wang et al., 2022"
     ),
-    "bagging": Defence(
-        CodedDefence(coded.bag_users, "plurality", 1), "bagging", "Jia et al., 2021", "the same, on average over draws"
+    "bagging": _decode(
+        CodedDefence(coded.bag_users, "plurality", 1), "bagging", "the same, on average over draws", "Jia et al., 2021"
     ),
-    "paper": Defence(CodedDefence(_C, "bayes", 3, names=True), "the paper's code (c)", "Qiao et al., 2021", _TRIGGER),
-    "tracking": Defence(
-        CodedDefence(_TRACKING, "bayes", 3, scores=True, names=True),
-        "tracking code, paper's decoder",
-        "this software",
-        _TRIGGER,
+    "paper": _decode(CodedDefence(_C, "bayes", 3, names=True), "the paper's code (c)", _TRIGGER, "Qiao et al., 2021"),
+    "tracking": _decode(
+        CodedDefence(_TRACKING, "bayes", 3, scores=True, names=True), "tracking code, paper's decoder", _TRIGGER
     ),
-    "codeward": Defence(
+    "codeward": _decode(
         CodedDefence(_TRACKING, "calibrated", 3, scores=True, names=True),
         "codeward as it runs",
-        "this software",
         "the same, with models that err",
     ),
-    "designed": Defence(
+    "designed": _decode(
         CodedDefence(coded.design_tracking, "calibrated", 2, scores=True, names=True),
         "codeward, designed code",
-        "this software",
         "the same, fewest models",
     ),
-    "consensus": Defence(
-        CodedDefence(_C, "consensus", 2, names=True), "code c, consensus", "this software", "k users, arbitrary"
+    "consensus": _decode(CodedDefence(_C, "consensus", 2, names=True), "code c, consensus", "k users, arbitrary"),
+    "fed-average": _send("FedAvg", "McMahan et al., 2017", "none"),
+    "fed-krum": _send("Krum", "Blanchard et al., 2017", rule=federated.krum),
+    "fed-bulyan": _send("Bulyan", "El Mhamdi et al., 2018", rule=federated.bulyan),
+    "fed-median": _send("median", "Yin et al., 2018", rule=federated.median),
+    "fed-trimmed": _send("trimmed mean", "Yin et al., 2018", rule=federated.trimmed_mean),
+    "fed-clipping": _send(
+        "clipping and noise", "Sun et al., 2019", "backdoors by large updates", rule=federated.clip_and_noise
     ),
-    "fed-average": Defence(federated.run_rule, "FedAvg", "McMahan et al., 2017", "none", federated=True),
-    "fed-krum": Defence(
-        partial(federated.run_rule, rule=federated.krum), "Krum", "Blanchard et al., 2017", _UPDATES, federated=True
+    "fed-draco": _send(
+        "DRACO", "Chen et al., 2018", "workers who lie about gradients of data that others hold too", redundant=True
     ),
-    "fed-bulyan": Defence(
-        partial(federated.run_rule, rule=federated.bulyan), "Bulyan", "El Mhamdi et al., 2018", _UPDATES, federated=True
-    ),
-    "fed-median": Defence(
-        partial(federated.run_rule, rule=federated.median), "median", "Yin et al., 2018", _UPDATES, federated=True
-    ),
-    "fed-trimmed": Defence(
-        partial(federated.run_rule, rule=federated.trimmed_mean),
-        "trimmed mean",
-        "Yin et al., 2018",
-        _UPDATES,
-        federated=True,
-    ),
-    "fed-clipping": Defence(
-        partial(federated.run_rule, rule=federated.clip_and_noise),
-        "clipping and noise",
-        "Sun et al., 2019",
-        "backdoors by large updates",
-        federated=True,
-    ),
-    "fed-draco": Defence(
-        partial(federated.run_rule, redundant=True),
-        "DRACO",
-        "Chen et al., 2018",
-        "workers who lie about gradients of data that others hold too",
-        federated=True,
-    ),
-    "fed-codeward": Defence(
-        partial(federated.run_federated_code, defence=CodedDefence(_TRACKING, "bayes", 3, names=True)),
-        "codeward, federated",
-        "this software",
-        "k colluding users, one trigger (deterministic)",
-        federated=True,
-    ),
-    "fed-consensus": Defence(
-        partial(federated.run_federated_code, defence=CodedDefence(_C, "consensus", 2, names=True)),
-        "code c, consensus, federated",
-        "this software",
-        "k users, arbitrary",
-        federated=True,
+    "fed-codeward": _federate(CodedDefence(_TRACKING, "bayes", 3, names=True), "codeward, federated", _TRIGGER),
+    "fed-consensus": _federate(
+        CodedDefence(_C, "consensus", 2, names=True), "code c, consensus, federated", "k users, arbitrary"
     ),
 }
 
