@@ -168,7 +168,7 @@ _MEANING = {
 
 
 #: Paths with figures of their own.
-PATHS = [
+PATHS = (
     "/predict",
     "/healthz",
     "/metrics",
@@ -179,7 +179,7 @@ PATHS = [
     "/gallery",
     "/openapi.json",
     "/",
-]
+)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -204,7 +204,7 @@ class Metrics:
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
         """Count one answered request."""
-        known = path if path in (*PATHS, "/openapi.json", "/") else "/page" if path.startswith("/page/") else "other"
+        known = path if path in PATHS else "/page" if path.startswith("/page/") else "other"
         self._requests.labels(known, str(status)).inc()
         self._seconds.labels(known).observe(seconds)
 
