@@ -141,6 +141,15 @@ def test_bad_input_is_refused_in_one_line(make, says):
     assert "\n" not in str(caught.value)
 
 
+def test_a_function_that_mixes_inputs_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "mixing.py").write_text("def centre(inputs):\n    return (inputs - inputs.mean(axis=0)) / 4\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    inputs = np.random.default_rng(0).normal(size=(6, 3))
+    backbone = make_backbone("mixing:centre", sample=inputs[:1])
+    with pytest.raises(InputError, match="change with the inputs beside it"):
+        backbone.transform(inputs)
+
+
 def test_a_function_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "own_backbone.py").write_text("def double(x):\n    return x * 2.0\n\ndef short(x):\n    return x[:1]\n")
     monkeypatch.syspath_prepend(tmp_path)

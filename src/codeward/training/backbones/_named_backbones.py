@@ -40,6 +40,10 @@ BACKBONES: dict[str, str] = {
 }
 
 
+#: Steps of the grid by which features of an input may differ with the size of the batch: the order of a sum, no more.
+_ROUNDING = 4
+
+
 @dataclass(frozen=True)
 class FunctionBackbone:
     """A function from inputs to features: of one's own, whose writer is trusted; or none at all, vectors as they are.
@@ -72,6 +76,14 @@ class FunctionBackbone:
         features = round_to_grid(self.function(inputs), self.width)
         if len(features) != len(inputs):
             raise InputError(f"{self.name}: {len(features)} rows of features for {len(inputs)} inputs")
+        if len(features) > 1 and self.trust != NOBODY:
+            first = inputs.take(np.arange(1)) if isinstance(inputs, InputTable) else inputs[:1]
+            alone = round_to_grid(self.function(first), self.width).steps.astype(np.int64)
+            if np.abs(alone - features.steps[:1]).max(initial=0) > _ROUNDING:
+                raise InputError(
+                    f"{self.name}: the features of an input change with the inputs beside it, so that every user would "
+                    "reach all models; compute each input by itself, with constants that are no user's"
+                )
         return features
 
 
