@@ -3,7 +3,7 @@
 import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,25 @@ NOBODY: tuple[str, ...] = ()
 
 #: Parts into which samples without users are hashed, unless told otherwise.
 PARTS = 50
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `load_user_data` was asked for, as it stands in its parameters."""
+
+    label: str | None
+    user: str | None
+    schema: Schema | None
+    text: str | None
+    n_parts: int
+    data_dir: str | os.PathLike[str] | None
+    ignore: Sequence[str]
+    classes: Sequence[str] | None
+
+    @property
+    def declared(self) -> Sequence[str] | None:
+        """The classes there are, where somebody settled them."""
+        return self.classes or (None if self.schema is None else self.schema.classes)
 
 
 def load_user_data(
@@ -85,76 +104,57 @@ def load_user_data(
     """
     if isinstance(source, UserData):
         return source
+    asked = _Asked(label, user, schema, text, n_parts, data_dir, ignore, classes)
     if isinstance(source, DatasetPair):
         return _from_pair(source, n_parts)
     if isinstance(source, tuple | list) and len(source) in (2, 3):
-        return _from_arrays(dict(zip(("X", "y", "groups"), source, strict=False)), "data", schema, n_parts, classes)
+        return _from_arrays(dict(zip(("X", "y", "groups"), source, strict=False)), "data", asked)
     if isinstance(source, str | os.PathLike):
-        return _from_path(source, label, user, schema, text, n_parts, data_dir, ignore, classes)
+        return _from_path(source, asked)
     if isinstance(source, Mapping) and source and all(hasattr(part, "column_names") for part in source.values()):
-        more = {"schema": schema, "text": text, "n_parts": n_parts, "ignore": ignore, "classes": classes}
-        return _from_splits(source, label, user, **more)
+        return _from_splits(source, asked)
     if isinstance(source, Mapping) and "images" in source:
-        return _from_arrays(dict(source), "data", schema, n_parts, classes)
+        return _from_arrays(dict(source), "data", asked)
     if isinstance(source, Mapping) or hasattr(source, "columns") or hasattr(source, "column_names"):
-        return _from_columns(_leave(read_frame(source), ignore), "data", label, user, schema, text, n_parts, 0, classes)
+        return _from_columns(read_frame(source), "data", asked, 0)
     kind = type(source).__name__
     raise InputError(f"data: cannot read a {kind}; give a path, a data frame, columns by name, or (X, y, groups)")
 
 
-def _from_splits(source: Mapping[str, Any], label: str | None, user: str | None, **more: Any) -> UserData:
+def _from_splits(source: Mapping[str, Any], asked: _Asked) -> UserData:
     """Read the ``train`` split of several, or the only one, and ``test`` as the test set."""
     if "train" not in source and len(source) > 1:
         raise InputError(f"data: which of the splits {_shown(source)} is to be trained on? give that one")
-    data = load_user_data(source.get("train", next(iter(source.values()))), label, user, **more)
+    data = load_user_data(source.get("train", next(iter(source.values()))), **vars(asked))
     if not {"train", "test"} <= set(source):
         return data
     known = replace(data.schema, classes=data.class_names)
-    ignore = tuple({*USERS, user or "", known.user or ""} - set(known.names))
-    return replace(data, test=load_user_data(source["test"], label or known.label, "none", schema=known, ignore=ignore))
+    ignore = tuple({*USERS, asked.user or "", known.user or ""} - set(known.names))
+    label = asked.label or known.label
+    return replace(data, test=load_user_data(source["test"], label, "none", schema=known, ignore=ignore))
 
 
-def _from_path(
-    source: str | os.PathLike[str],
-    label: str | None,
-    user: str | None,
-    schema: Schema | None,
-    text: str | None,
-    n_parts: int,
-    data_dir: str | os.PathLike[str] | None,
-    ignore: Sequence[str],
-    settled: Sequence[str] | None,
-) -> UserData:
+def _from_path(source: str | os.PathLike[str], asked: _Asked) -> UserData:
     path = Path(source)
     if path.is_dir():
-        return _from_folder(path, schema, n_parts, settled)
+        return _from_folder(path, asked)
     if path.suffix.lower() in TABLE_SUFFIXES:
-        columns = _leave(read_table_file(path), ignore)
-        return _from_columns(columns, str(path), label, user, schema, text, n_parts, 1, settled)
+        return _from_columns(read_table_file(path), str(path), asked, 1)
     if path.suffix.lower() == ".npz":
-        arrays = read_npz(path, limit=LARGEST_FILE, kinds="biufUS")
-        return _from_arrays(dict(arrays), str(path), schema, n_parts, settled)
+        return _from_arrays(dict(read_npz(path, limit=LARGEST_FILE, kinds="biufUS")), str(path), asked)
     if str(source) in CATALOG:
-        return _from_pair(load_dataset(str(source), data_dir), n_parts)
+        return _from_pair(load_dataset(str(source), asked.data_dir), asked.n_parts)
     what = "cannot be read by its name" if path.exists() else "no such file, folder or data set"
     kinds = f"give a file ({', '.join((*TABLE_SUFFIXES, '.npz'))}), a folder of images, or one of {', '.join(CATALOG)}"
     raise InputError(f"{source}: {what}; {kinds}")
 
 
-def _from_columns(
-    columns: Columns,
-    what: str,
-    label: str | None,
-    user: str | None,
-    schema: Schema | None,
-    text: str | None,
-    n_parts: int,
-    first_row: int,
-    settled: Sequence[str] | None = None,
-) -> UserData:
+def _from_columns(given: Columns, what: str, asked: _Asked, first_row: int) -> UserData:
+    columns = {name: held for name, held in given.items() if not {name, name.lower()} & set(asked.ignore)}
+    schema, user = asked.schema, asked.user
     notes: list[str] = []
     known = schema or Schema((Column("unknown", "numeric"),))
-    label = _find_column(columns, label or known.label, LABELS, "label", what, notes)
+    label = _find_column(columns, asked.label or known.label, LABELS, "label", what, notes)
     if label is None:
         raise InputError(f"{what}: which column is the label? give --label COL; columns are {_shown(columns)}")
     if user != "none":
@@ -162,7 +162,7 @@ def _from_columns(
     inputs = {name: values for name, values in columns.items() if name not in (label, user)}
     # Line 1 of a file is its header.
     row = first_row + 1 if first_row else 0
-    classes, labels = number_names(columns[label], f"{what}: column {label!r}", settled or known.classes, row)
+    classes, labels = number_names(columns[label], f"{what}: column {label!r}", asked.declared, row)
     check_classes(classes, f"{what}: column {label!r}")
     if user in (None, "none"):
         owners, names = None, NOBODY
@@ -172,7 +172,7 @@ def _from_columns(
     arrays = stack_arrays(inputs, what)
     if arrays is not None:
         arrays |= {"y": columns[label]} | ({} if owners is None else {"groups": columns[user]})  # type: ignore[index]
-        return replace(_from_arrays(arrays, what, schema, n_parts, settled), notes=tuple(notes))
+        return replace(_from_arrays(arrays, what, asked), notes=tuple(notes))
     if schema is not None:
         missing = [name for name in schema.names if name not in inputs]
         if missing:
@@ -181,16 +181,14 @@ def _from_columns(
     else:
         if not inputs:
             raise InputError(f"{what}: no column is left to learn from beside the label and the user")
-        voices = _hash_rows(zip(*inputs.values(), strict=True), n_parts) if owners is None else owners
-        found, firm = vote_kinds(inputs, voices, text)
+        voices = _hash_rows(zip(*inputs.values(), strict=True), asked.n_parts) if owners is None else owners
+        found, firm = vote_kinds(inputs, voices, asked.text)
         schema = Schema(tuple(found), label, None if owners is None else user)
     table = read_columns(inputs, schema, what, first_row=row)
-    return _build(table, labels, classes, owners, names, schema, n_parts, firm, notes)
+    return _build(table, labels, classes, owners, names, schema, asked.n_parts, firm, notes)
 
 
-def _from_arrays(
-    arrays: dict[str, Any], what: str, schema: Schema | None, n_parts: int, settled: Sequence[str] | None = None
-) -> UserData:
+def _from_arrays(arrays: dict[str, Any], what: str, asked: _Asked) -> UserData:
     """Read ``images`` or ``X``, ``labels`` or ``y``, ``groups`` or ``users``, and a test set where there is one."""
 
     def pick(*names: str) -> Any:
@@ -199,7 +197,6 @@ def _from_arrays(
     inputs, labels, groups = pick("images", "X", "x"), pick("labels", "y"), pick("groups", "users")
     if inputs is None or labels is None:
         raise InputError(f"{what}: expected arrays images and labels, or X and y (found: {_shown(arrays)})")
-    notes: list[str] = []
     if hasattr(inputs, "iloc"):
         columns = dict(read_frame(inputs))
         # Names that no column of the frame has.
@@ -208,7 +205,8 @@ def _from_arrays(
         extra = {} if groups is None else {user: list(groups)}
         told = user if extra else "none"
         columns |= {label: list(labels)} | extra
-        return _from_columns(columns, what, label, told, schema, None, n_parts, 0, settled)
+        return _from_columns(columns, what, replace(asked, label=label, user=told, text=None, ignore=()), 0)
+    schema, declared = asked.schema, asked.declared
     found, column = _read_inputs(inputs, what)
     if schema is not None and schema.kind == "image" and column.shape != schema.columns[0].shape:
         raise InputError(f"{what}: images of shape {column.shape}, expected {schema.columns[0].shape}")
@@ -219,7 +217,6 @@ def _from_arrays(
     test_inputs, test_labels = pick("test_images", "X_test"), pick("test_labels", "y_test")
     if (test_inputs is None) != (test_labels is None):
         raise InputError(f"{what}: test images and test labels go together")
-    declared = settled or (None if schema is None else schema.classes)
     if declared is None and test_labels is not None:
         # The server holds the test set: nobody widens the models of all by a class of its own.
         declared = number_names(np.asarray(test_labels).tolist(), f"{what}: test labels", None, 0)[0]
@@ -229,7 +226,7 @@ def _from_arrays(
     names, owners = NOBODY, None
     if groups is not None:
         names, owners = number_names(np.asarray(groups).tolist(), f"{what}: groups", None, 0)
-    made = _build(found, numbers, classes, owners, names, schema, n_parts, None, notes)
+    made = _build(found, numbers, classes, owners, names, schema, asked.n_parts, None, ())
     if test_inputs is None:
         return made
     other, other_column = _read_inputs(test_inputs, f"{what}: test set")
@@ -240,25 +237,22 @@ def _from_arrays(
     return replace(made, test=UserData(other, places, nobody, classes, ("nobody",), schema))
 
 
-def _from_folder(folder: Path, schema: Schema | None, n_parts: int, settled: Sequence[str] | None = None) -> UserData:
-    listed = list_image_folder(folder)
+def _from_folder(folder: Path, asked: _Asked) -> UserData:
+    listed, schema, firm = list_image_folder(folder), asked.schema, None
     if schema is not None and schema.kind != "image":
         raise InputError(f"{folder}: a folder of images, but the schema is of a {schema.kind}")
-    firm = None
-    if schema is not None:
-        channels, height, width = schema.columns[0].shape
-        shape = channels, height, width
-    else:
+    if schema is None:
         shape, firm = choose_shape(listed)
-    declared = settled or (None if schema is None else schema.classes)
-    classes, labels = number_names(listed.labels, f"{folder}: classes", declared, 1)
+        schema = Schema((Column("image", "image", shape=shape),))
+    channels, height, width = schema.columns[0].shape
+    classes, labels = number_names(listed.labels, f"{folder}: classes", asked.declared, 1)
     check_classes(classes, f"{folder}: classes")
     owners, names = None, NOBODY
     if listed.users is not None:
         names, owners = number_names(listed.users, f"{folder}: users", None, 1)
-    notes = [f"images are read as {shape[2]} x {shape[1]} {'grey' if shape[0] == 1 else 'colour'} pixels"]
-    schema = schema or Schema((Column("image", "image", shape=shape),))
-    return _build(read_images(listed, shape), labels, classes, owners, names, schema, n_parts, firm, notes)
+    notes = [f"images are read as {width} x {height} {'grey' if channels == 1 else 'colour'} pixels"]
+    images = read_images(listed, (channels, height, width))
+    return _build(images, labels, classes, owners, names, schema, asked.n_parts, firm, notes)
 
 
 def _from_pair(pair: DatasetPair, n_parts: int) -> UserData:
@@ -389,10 +383,6 @@ def _find_column(
     if found:
         notes.append(f"column {found[0]!r} is taken for the {what}")
     return found[0] if found else None
-
-
-def _leave(columns: Columns, ignore: Sequence[str]) -> Columns:
-    return {name: values for name, values in columns.items() if name not in ignore and name.lower() not in ignore}
 
 
 def _shown(columns: Mapping[str, Any]) -> str:
