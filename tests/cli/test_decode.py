@@ -1,6 +1,7 @@
 """``codeward decode`` from the outside."""
 
 import json
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from codeward.cli import _decode as command
 from codeward.cli import main
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, decode_batch, estimate_confusion, save_votes
+from codeward.decoding import Assumptions, BayesDecoder, decode_batch, estimate_confusion, save_votes
+from codeward.runs import DecoderSection
 
 
 @pytest.fixture
@@ -209,3 +211,15 @@ def test_the_score_decoder_is_fitted_on_the_validation_file(case, capsys, with_s
     assert status == 0, error
     assert json.loads(shown)["accuracy"] > 0.5
     assert set(np.load(out)) >= {"label", "attack_probability", "target"}
+
+
+def test_defaults_that_are_said_before_anything_is_imported_are_those_of_the_assumptions():
+    section, options = (
+        DecoderSection(),
+        {name: option.default for name, option in signature(command.decode).parameters.items()},
+    )
+    said = {name: getattr(options[name], "default", None) for name in ("attack_rate", "success_rate", "second_rate")}
+    assert said == {name: getattr(Assumptions(), name) for name in said}
+    assert options["max_attackers"].default == section.max_attackers == Assumptions().max_attackers
+    for name in ("attack_rate", "success_rate", "false_alarm_rate"):
+        assert getattr(section, name) == getattr(Assumptions(), name)

@@ -1,12 +1,9 @@
 """One way to a verdict: names, assumptions and the protocol all decoders share."""
 
-from inspect import signature
-
 import numpy as np
 import pytest
 
 from codeward._errors import InputError
-from codeward.cli._decode import decode
 from codeward.codes import Code
 from codeward.decoding import (
     DECODERS,
@@ -29,7 +26,6 @@ from codeward.decoding import (
     smooth_confusion,
     uniform_prior,
 )
-from codeward.runs import DecoderSection
 
 FITTED = ("soft", "discounted", "calibrated")
 CODE = Code([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
@@ -229,12 +225,3 @@ def test_a_decoder_with_a_memory_says_the_same(limit):
         assert sum(calls) == len(np.unique(votes, axis=0))
     with pytest.raises(InputError, match=r"0\.\.2"):
         memory.decode([[0, 0, 0, 0, 0, 3]])
-
-
-def test_defaults_that_are_said_before_anything_is_imported_are_those_of_the_assumptions():
-    section, options = DecoderSection(), {name: option.default for name, option in signature(decode).parameters.items()}
-    said = {name: getattr(options[name], "default", None) for name in ("attack_rate", "success_rate", "second_rate")}
-    assert said == {name: getattr(Assumptions(), name) for name in said}
-    assert options["max_attackers"].default == section.max_attackers == Assumptions().max_attackers
-    for name in ("attack_rate", "success_rate", "false_alarm_rate"):
-        assert getattr(section, name) == getattr(Assumptions(), name)
