@@ -210,6 +210,28 @@ def test_figures_in_the_text_of_the_docs_are_what_the_records_say(kept, sentence
     assert template.format(*found) in " ".join(page.split())
 
 
+def test_what_the_docs_say_without_a_table_is_what_the_records_say(kept):
+    page = " ".join((CONFIGS.parent / "docs" / "comparison.md").read_text(encoding="utf-8").split())
+
+    def mean(data, attack, defence, figure="triggered"):
+        of = [r["figures"][figure] for r in kept[data] if (r["attack"], r["defence"]) == (attack, defence)]
+        return fmean(one["mean"] if "mean" in one else one["count"] / one["of"] for one in of)
+
+    worst = min(mean("digits", attack, "partition") for attack in ATTACKS if attack not in (*UPDATE_ATTACKS, "none")
+                if any(r["attack"] == attack for r in kept["digits"]))  # fmt: skip
+    assert f"**DPA** never falls below {100 * worst:.0f}." in page
+    cost = mean("cifar10", "patch", "codeward") - mean("cifar10", "validation", "codeward")
+    assert f"On CIFAR-10 it costs {100 * cost:.1f} points." in page
+    # An alarm on nearly all inputs, hardly anybody named wrongly, where attackers are too many.
+    for data in ("digits", "mnist"):
+        assert mean(data, "adaptive-past", "codeward", "detected") > 0.95
+        assert mean(data, "adaptive-past", "codeward", "named_wrongly") < 0.1
+    words = [r["figures"]["guarantee"] for r in kept["digits"] if (r["defence"], r["attack"]) == ("noise", "patch")]
+    norms = [float(text.split()[3]) for text in words]
+    patches = [int(text.split("attack's is ")[1].split(".")[0]) for text in words]
+    assert f"norm {max(norms):.2f} at most; the patches' is {min(patches)} to {max(patches)}." in page
+
+
 def test_seeds_that_are_missing_are_those_of_the_docs(kept):
     """Three seeds everywhere else."""
     fewer = {}
