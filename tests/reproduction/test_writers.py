@@ -133,7 +133,7 @@ def test_networks_of_models_without_an_attacker_are_those_without_the_attack(tmp
     assert len(models) == 7  # six, and the attacked one
     record = study_writers(data, "partition-6", partition_code(6, 6), tmp_path)
     assert (record["name"], record["seed"], record["training"]["architecture"]) == (
-        "partition-6-mlp-seed2",
+        "partition-6-networks-seed2",
         2,
         "mlp",
     )

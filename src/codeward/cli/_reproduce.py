@@ -39,7 +39,7 @@ def reproduce(
     backbone: str = typer.Option(
         None, "--backbone", metavar="NAME|FILE.npz", help="samples: heads on its features; or on a file of `features`."
     ),
-    networks: str = typer.Option(None, "--networks", metavar="modern|mlp", help="writers: networks in place of heads."),
+    networks: bool = typer.Option(False, "--networks", help="writers: networks, for a GPU, in place of heads."),
     seed: int = typer.Option(0, "--seed", min=0, help="samples, writers --networks: seed of the models."),
     epochs: int = typer.Option(None, "--epochs", min=1, help="samples: epochs instead of the recipe's own number."),
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
@@ -69,7 +69,7 @@ def reproduce(
     `--backbone` models are heads on frozen features (docs/heads.md).
 
     `writers` takes MNIST's 539 real writers as users, linear heads on features that nobody trained (or, with
-    `--networks`, networks: modern for a GPU, mlp for a CPU), and certifies against colluding writers (docs/writers.md).
+    `--networks`, networks), and certifies against colluding writers (docs/writers.md).
 
     `pack` puts the run folders of each setting (with --split: of these) into one small file that `codeward report`
     reads as well, and the records of `samples` and `writers` into one each; `unpack` writes run folders out again. A
@@ -227,7 +227,7 @@ def _reproduce_writers(
     folder: Path,
     codes: list[str],
     data_dir: Path | None,
-    networks: str | None,
+    networks: bool,
     seed: int,
     store: Path | None,
     votes_only: bool,
@@ -242,7 +242,6 @@ def _reproduce_writers(
     from codeward.reproduction import (
         WriterData,
         attack_writers,
-        choose_networks,
         draw_writers,
         load_writer_records,
         make_writer_codes,
@@ -260,9 +259,9 @@ def _reproduce_writers(
             raise InputError(f"--code {name}: the study has {', '.join(known)}")
     data = WriterData.deal_digits(60) if smoke else WriterData.load(data_dir, find_data_dir(data_dir) / "features")
     if networks:
-        from codeward.training import ModelStore
+        from codeward.training import ModelStore, choose_recipe
 
-        settings = choose_networks(networks, "digits" if smoke else "mnist")
+        settings = choose_recipe("digits" if smoke else "mnist")
         data = replace(data, settings=settings, seed=seed, store=ModelStore(store or place / "store"))
     for name in sorted(wanted, key=lambda name: known[name].n_models):
         code = known[name]

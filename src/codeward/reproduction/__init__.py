@@ -23,7 +23,7 @@ _HOME = {
     "_studies": "plan_study",
     "_sweep": "PlannedCell count_grid draw_grid plan_cells study_grid vote_grid",
     "_writer_study": "attack_writers count_with_everybody study_writers vote_writers",
-    "_writers": "WriterData choose_networks make_writer_codes",
+    "_writers": "WriterData make_writer_codes",
 }
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "build_grid_report",
     "certify_samples",
     "check_claims",
-    "choose_networks",
     "choose_sample_training",
     "count_grid",
     "count_grid_steps",
@@ -97,6 +96,6 @@ if TYPE_CHECKING:
     from codeward.reproduction._studies import plan_study
     from codeward.reproduction._sweep import PlannedCell, count_grid, draw_grid, plan_cells, study_grid, vote_grid
     from codeward.reproduction._writer_study import attack_writers, count_with_everybody, study_writers, vote_writers
-    from codeward.reproduction._writers import WriterData, choose_networks, make_writer_codes
+    from codeward.reproduction._writers import WriterData, make_writer_codes
 
 __getattr__, __dir__ = attach(__name__, _HOME)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward._errors import InputError
 from codeward._progress import Progress
 from codeward.attacks import AttackGroup, poison
 from codeward.codes import Code, partition_code, shifted_hash_code
@@ -58,23 +57,6 @@ def make_writer_codes(n_users: int, folder: Path) -> dict[str, Code]:
     return codes | {
         Path(name).stem.removeprefix("code-"): code for name, code in kept.items() if code.n_users == n_users
     }
-
-
-def choose_networks(kind: str, dataset: str = "mnist") -> "TrainingSettings":
-    """Return how networks in place of heads are trained: ``modern`` ones, or small fully connected ones (``mlp``).
-
-    Examples
-    --------
-    >>> choose_networks("mlp").epochs, choose_networks("modern").architecture
-    (12, 'mnist-fast')
-    """
-    from codeward.training import PRESETS, choose_recipe
-
-    if kind == "modern":
-        return choose_recipe(dataset)
-    if kind == "mlp":
-        return replace(PRESETS[dataset], architecture="mlp", epochs=12, learning_rate=3e-3, batches="mixed")
-    raise InputError(f"--networks {kind}: expected modern or mlp")
 
 
 class WriterModels(Protocol):
@@ -162,8 +144,7 @@ class WriterData:
         """Return the name of a code's records: networks and their seed are in it."""
         if self.settings is None:
             return code_name
-        kind = "mlp" if self.settings.architecture == "mlp" else "networks"
-        return f"{code_name}-{kind}" + (f"-seed{self.seed}" if self.seed else "")
+        return f"{code_name}-networks" + (f"-seed{self.seed}" if self.seed else "")
 
     def describe(self) -> dict[str, Any]:
         """Return how models are made, for a record."""
