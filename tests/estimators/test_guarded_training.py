@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 
 from codeward._errors import InputError, UnmetError
 from codeward.data import Column, Schema
-from codeward.decoding import NearestDecoder
 from codeward.estimators import choose_code, choose_model, load_sub_models, plan_training, train_guarded
 from codeward.estimators._family import train_family
 from codeward.runs import Card, Cell, RunFolder, TrainConfig
@@ -201,12 +200,6 @@ def test_codes_follow_what_is_asked_for():
         choose_code(("a", "b", "c"), 3)
     with pytest.raises(UnmetError, match=r"no code was found for 3 users .* ask for less"):
         choose_code(("a", "b", "c"), 2, "correct-arbitrary")
-
-
-def test_twelve_users_get_a_code_whose_decoder_has_certificates_against_two():
-    code = choose_code(tuple("abcdefghijkl")).code
-    assert (code.n_models, code.row_weight) == (15, 4)
-    assert NearestDecoder.choose(code, 2, 10).n_attackers == 2
 
 
 def test_weights_are_declared_not_counted(rows, tmp_path):

@@ -1,6 +1,6 @@
 """A code for the users there are: what can be promised, with a margin that the decoder keeps, and why this one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
@@ -10,17 +10,8 @@ from numpy.typing import NDArray
 from codeward._errors import InputError, UnmetError
 from codeward._figures import show_percent
 from codeward.certificates import certify_agreement, is_agreement_affordable
-from codeward.codes import (
-    Code,
-    Design,
-    design,
-    enumerate_patterns,
-    find_margins,
-    inspect,
-    named_code,
-    partition_code,
-)
-from codeward.decoding import BayesDecoder, NearestDecoder, uniform_prior
+from codeward.codes import Code, Design, design, inspect, partition_code
+from codeward.decoding import BayesDecoder, uniform_prior
 
 #: How often a sub-model is taken to err where no trusted samples say it.
 ASSUMED_ERROR = 0.1
@@ -28,8 +19,6 @@ ASSUMED_ERROR = 0.1
 _CLASSES = 4
 #: Margins that are tried, and sub-models up to which a stronger guarantee is chosen unasked.
 MARGINS, MOST_MODELS = (3, 5, 7), 40
-#: A code that is known by name, for twelve users: the default of ``codeward run``.
-KNOWN = "btc2412"
 #: Share of the users that a sub-model learns from at least, unless told otherwise.
 UTILIZATION = 1 / 3
 
@@ -81,8 +70,7 @@ def choose_code(
     Without a word it is one that names two attackers, where `MOST_MODELS` sub-models are enough for that; otherwise the
     next best of: recovers the label from two, names one, recovers from one. The margin is the least of `MARGINS` with
     which the Bayes decoder undoes k attackers when sub-models err as often as ``error_rate`` says (Proposition 23 of
-    docs/theory.md), so that what the code promises is what the decoder keeps. Twelve users get the code of ``codeward
-    run`` where it does as much: against its two attackers the calibrated decoder has certificates.
+    docs/theory.md), so that what the code promises is what the decoder keeps.
 
     Parameters
     ----------
@@ -187,30 +175,10 @@ def _fit_margin(
         kept = _keeps(found.code, k, error) if guarantee in ("track", "correct") else None
         if best is not None and found.code.n_models > MOST_MODELS:
             break
-        known = _find_known(found, k) if sizes is None else None
-        if known is not None and _keeps(known, k, error) == kept:
-            found = replace(found, code=known, construction=known.construction or "known")
         best = found, tried, kept
         if kept is None or kept >= k:
             break
     return best
-
-
-def _find_known(found: Design, k: int) -> Code | None:
-    """Return a known code that does as much as a tracking code that was found, at no greater cost, and certifies more.
-
-    Fewer models that k users reach together: then the calibrated decoder has certificates against all k of them
-    (Proposition 43 of docs/theory.md).
-    """
-    code = named_code(KNOWN)
-    if (found.guarantee, found.code.n_users) != ("track", code.n_users) or code.n_models > found.code.n_models:
-        return None
-    margins = find_margins(enumerate_patterns(code, k))
-    if code.row_weight < found.row_weight or min(margins.label[-1], margins.tracking[-1]) < found.margin:
-        return None
-    reach = [NearestDecoder.choose(one, k, _CLASSES) for one in (code, found.code)]
-    known, other = (0 if nearest is None else nearest.n_attackers for nearest in reach)
-    return code if known > other else None
 
 
 def _keeps(code: Code, k: int, error: float) -> int | None:
