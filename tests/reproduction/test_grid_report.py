@@ -145,7 +145,7 @@ def test_what_is_there_of_the_plan_is_said_and_runs_without_records_count_as_non
 
 def test_settings_without_records_have_no_panel_and_are_named(report, read_page):
     text = read_page(report.html).text
-    assert "No records yet: MNIST, alpha = 10; MNIST, alpha = 1." in text
+    assert "No records yet (the paper's recipe, where none is named): MNIST, alpha = 10; MNIST, alpha = 1." in text
     assert 'aria-label="Accuracy by number of attackers: MNIST, IID"' in report.html
     assert 'aria-label="Accuracy by number of attackers: MNIST, alpha = 10"' not in report.html
 
