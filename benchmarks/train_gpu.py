@@ -4,7 +4,9 @@
 
 Images a second of whole trainings on random images through the public `train_ensemble`, from the difference of a long
 and a short training: building, training and fetching of models count, compiling and capturing do not (they are the
-same in both) and are printed beside it. For accuracy see accuracy_gpu.py.
+same in both) and are printed beside it. ``times_plain_loop`` compares with the loop that a user would write, one model
+after the other; ``times_one`` with one model at a time on our own compiled and graphed step. For accuracy see
+accuracy_gpu.py.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -67,21 +70,21 @@ def _wait(device: str) -> None:
 
 def whole_trainings(
     users: list[Samples], plans: Sequence[ModelPlan], settings: TrainingSettings, device: str
-) -> tuple[float, float]:
-    """Train for a quarter of the epochs and for all of them; return images a second between the two, and the rest.
+) -> tuple[float, float, float]:
+    """Train for a quarter of the epochs, twice, and for all of them.
 
-    Each length is trained twice and the second time counts: kernels are compiled for a length, and the first training
-    of a length may take half a minute more.
+    Returns images a second between the two lengths, and how long the rest took: the first time, where kernels may be
+    compiled, and the last.
     """
+    short = max(1, settings.epochs // 4)
     took, images = [], []
-    for epochs in (max(1, settings.epochs // 4), settings.epochs):
-        train_ensemble(users, plans, replace(settings, epochs=epochs), 0, device=device)
+    for epochs in (short, short, settings.epochs):
         begin = time.perf_counter()
         train_ensemble(users, plans, replace(settings, epochs=epochs), 0, device=device)
         took.append(time.perf_counter() - begin)
         images.append(epochs * sum(_count_images(users, plan, settings) for plan in plans))
-    rate = (images[1] - images[0]) / (took[1] - took[0])
-    return rate, took[1] - images[1] / rate
+    rate = (images[2] - images[1]) / (took[2] - took[1])
+    return rate, took[0] - images[0] / rate, took[2] - images[2] / rate
 
 
 def _count_images(users: list[Samples], plan: ModelPlan, settings: TrainingSettings) -> int:
@@ -125,9 +128,11 @@ def measure(name: str, quick: bool, device: str) -> dict[str, object]:
     found |= {"batch": settings.batch_size, "images_each": own}
     found["plain_loop"] = round(plain_loop(users[0], settings, device))
     found["plain_bfloat16"] = round(plain_loop(users[0], settings, device, half=True))
-    one, _ = whole_trainings(users, plans[:1], replace(settings, epochs=alone * settings.epochs), device)
-    rate, seconds = whole_trainings(users, plans, settings, device)
-    return found | {"one": round(one), "side_by_side": round(rate), "start_s": round(seconds, 1)}
+    rate, compiling, starting = whole_trainings(users, plans, settings, device)
+    one, *_ = whole_trainings(users, plans[:1], replace(settings, epochs=alone * settings.epochs), device)
+    found |= {"one": round(one), "side_by_side": round(rate)}
+    found |= {f"times_{name}": round(rate / cast(int, found[name]), 1) for name in ("plain_loop", "one")}
+    return found | {"first_start_s": round(compiling, 1), "start_s": round(starting, 1)}
 
 
 def main() -> None:

@@ -159,3 +159,16 @@ def test_networks_that_draw_inside_forward_are_recognised():
     assert not draws_globally(nn.Sequential(nn.Flatten(), nn.Dropout(0.5)), (1, 2, 2))
     replaced = own_dropout(nn.Sequential(nn.Flatten(), nn.Dropout(0.5)), None)
     assert isinstance(replaced[1], CounterDropout)
+
+
+def test_length_is_no_shape_so_that_kernels_are_compiled_once():
+    recipe = replace(MODERN["mnist"], **_OWN)
+    context = make_context(recipe, (1, 8, 8), lambda job, weights: None)
+    longer = context.samples.lengthened()
+    assert [len(longer.images), len(longer.labels), len(longer.overlay_ids)] == [32] * 3  # of 31
+    index = torch.arange(31)
+    assert torch.equal(longer.gather(index), context.samples.gather(index))
+    loss, update = make_loss(context), make_update(recipe)
+    short, long = (GraphTrainer(context, steps, loss, update) for steps in (3, 5_000))
+    assert short.index.shape == long.index.shape
+    assert short.rates.shape == long.rates.shape

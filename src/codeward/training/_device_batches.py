@@ -226,6 +226,15 @@ class DeviceSamples:
         self.rows = torch.arange(self.height, device=device)
         self.columns = torch.arange(self.width, device=device)
 
+    def lengthened(self) -> "DeviceSamples":
+        """Return the samples and behind them zeros, which no index names, up to a length that many sets share."""
+        longer = copy.copy(self)
+        for name in ("images", "labels", "overlay_ids"):
+            values = getattr(self, name)
+            more = values.new_zeros((round_up(len(values)) - len(values), *values.shape[1:]))
+            setattr(longer, name, torch.cat([values, more]))
+        return longer
+
     def gather(self, index: Tensor, shifts: Tensor | None = None, key: Tensor | None = None) -> Tensor:
         """Return normalised float32 images, shape (*index.shape, height, width, channels).
 
@@ -259,6 +268,11 @@ class DeviceSamples:
         columns = torch.where(flip[:, None] == 1, self.width - 1 - self.columns, self.columns)
         columns = (crop % n)[:, None] + columns
         return self.images[flat[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def round_up(length: int) -> int:
+    """Return the next power of two: kernels are compiled for a shape, and many lengths then share one."""
+    return 1 << (length - 1).bit_length()
 
 
 def _stamp(samples: Samples) -> NDArray[np.uint8]:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from codeward.training._device_batches import KEY_STEP, CounterDropout, mixed_losses, own_dropout
+from codeward.training._device_batches import KEY_STEP, CounterDropout, mixed_losses, own_dropout, round_up
 from codeward.training._engines import Job, TrainingContext, Weights
 from codeward.training._optimizers import Update, WeightGroup, make_update
 from codeward.training._sub_models import BatchStream, count_steps, plan_batches
@@ -25,7 +25,8 @@ Named = dict[str, Tensor]
 Loss = Callable[[Named, Named, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _BATCH_COUNT = "num_batches_tracked"
-_WARM_UP = 3  # steps before a graph is recorded; a trainer has room for as many
+_WARM_UP = 3  # steps before a graph is recorded
+_LEAST_STEPS = 16_384  # that a trainer has room for: most trainings then share one shape, and its compiled kernels
 
 #: What a trainer has of a model's batches, one entry a step.
 _STREAM = ("index", "shifts", "counts", "shares", "rates")
@@ -151,7 +152,7 @@ class GraphTrainer:
         left_out = {f"{name}.{_BATCH_COUNT}" for name in _uncounted(network)}
         self.buffers = {name: value for name, value in buffers.items() if name not in left_out}
         self.order = list(network.state_dict())
-        steps = max(steps, _WARM_UP)
+        steps = round_up(max(steps, _LEAST_STEPS))
         places = (steps, settings.batch_size)
         self.index = torch.zeros(places, dtype=torch.int64, device=device)
         self.shifts = torch.zeros(places, dtype=torch.uint8, device=device)
@@ -162,6 +163,8 @@ class GraphTrainer:
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.launched = 0
         self.stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if self.stream is not None:  # what is made above was queued in another stream
+            self.stream.wait_stream(torch.cuda.current_stream())
         self.graph: torch.cuda.CUDAGraph | None = None
         self.events: deque[torch.cuda.Event] = deque()
 
@@ -280,6 +283,7 @@ def train_graphs(jobs: Sequence[Job], context: TrainingContext) -> None:
     how many there are. A trainer takes the next model as soon as its own is done, so models of unlike length waste
     nothing and none gets extra steps. Tasks come in their order, so that the first are whole while others train on.
     """
+    context = replace(context, samples=context.samples.lengthened())
     steps = {job.key: count_steps(job.plan, context.sizes, context.settings) for job in jobs}
     ordered = sorted(jobs, key=lambda job: (job.task, -steps[job.key]))
     with _fixed_arithmetic(context.precision):
@@ -351,10 +355,6 @@ def _prepare(job: Job, context: TrainingContext) -> Start:
     return Start.send(weights, stream, context.settings, job.plan.seed, context.samples.device)
 
 
-def _finish(context: TrainingContext, job: Job, fetch: Callable[[], Weights]) -> None:
-    context.finish(job, fetch())
-
-
 def _drive(
     trainers: Sequence[GraphTrainer],
     jobs: Sequence[Job],
@@ -391,7 +391,7 @@ def _drive(
                     epochs=epochs, images=epochs * sum(context.sizes[user] for user in job.plan.users)
                 )
             if trainer.launched == len(stream):
-                saved.append(saving.submit(_finish, context, job, trainer.export()))
+                saved.append(saving.submit(lambda job, fetch: context.finish(job, fetch()), job, trainer.export()))
                 del running[trainer]
                 free.append(trainer)
         while saved and saved[0].done():
