@@ -197,11 +197,6 @@ def _write_arrays(arrays: dict[str, NDArray[Any]], out: IO[bytes]) -> None:
     np.savez_compressed(out, allow_pickle=False, **arrays)
 
 
-def pool_users(n_users: int, seed: int) -> Code:
-    """One model on everybody's data."""
-    return Code(np.ones((1, n_users), dtype=bool))
-
-
 def partition_users(n_users: int, seed: int) -> Code:
     """One model a user: Deep Partition Aggregation over users."""
     return partition_code(n_users, n_users)
@@ -241,8 +236,8 @@ def run_noise(scene: Scene) -> Outcome:
         return replace(samples, images=np.clip(np.rint(samples.images + noise), 0, 255).astype(np.uint8))
 
     said: list[list[NDArray[np.int64]]] = []
-    for model in range(NOISE_MODELS):
-        ensemble = scene.train_one(disturb(scene.pooled, [scene.seed, 9, model]))
+    noisy = [disturb(scene.pooled, [scene.seed, 9, model]) for model in range(NOISE_MODELS)]
+    for model, ensemble in enumerate(scene.train_each(noisy)):
         inputs = [disturb(samples, [scene.seed, 10, model]) for samples in (scene.clean, scene.triggered)]
         said.append([vote(scores)[:, 0] for scores in scene.score(ensemble, inputs)])
     votes = [np.stack(one, axis=1) for one in zip(*said, strict=True)]
@@ -288,12 +283,11 @@ def run_output_code(scene: Scene) -> Outcome:
     words = draw_words(scene.n_classes, np.random.default_rng([scene.seed, 11]))
     # Binary models are asked about images; the ten classes of their labels would be refused.
     asked = [replace(samples, labels=np.zeros_like(samples.labels)) for samples in (scene.clean, scene.triggered)]
-    said: list[list[NDArray[np.int64]]] = []
-    for bit in words:
-        ensemble = scene.train(
-            Code(np.ones((1, 1), dtype=bool)), [replace(scene.pooled, labels=bit[scene.pooled.labels])], n_classes=2
-        )
-        said.append([vote(scores)[:, 0] for scores in scene.score(ensemble, asked)])
+    halves = [replace(scene.pooled, labels=bit[scene.pooled.labels]) for bit in words]
+    said = [
+        [vote(scores)[:, 0] for scores in scene.score(ensemble, asked)]
+        for ensemble in scene.train_each(halves, n_classes=2)
+    ]
     clean, triggered = (nearest_word(np.stack(one, axis=1), words) for one in zip(*said, strict=True))
     return Outcome(clean, triggered, n_models=len(words), n_passes=len(words))
 

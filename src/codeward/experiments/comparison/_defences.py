@@ -69,9 +69,6 @@ def _federate(code: CodedDefence, title: str, made_for: str) -> Defence:
 
 DEFENCES: dict[str, Defence] = {
     "none": Defence(single.run_undefended, "no defence", "", "none"),
-    "single": _decode(
-        CodedDefence(coded.pool_users, "plurality", 1), "one model on all data", "none; its votes are kept", ""
-    ),
     "spectral": Defence(single.run_spectral, "spectral signatures", "Tran et al., 2018", _POISON),
     "clustering": Defence(single.run_activation_clustering, "activation clustering", "Chen et al., 2018", _POISON),
     "strip": Defence(single.run_strip, "STRIP", "Gao et al., 2019", _INPUT),

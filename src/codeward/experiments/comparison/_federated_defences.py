@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 from codeward.attacks import poison
 from codeward.codes import Code
 from codeward.data import Samples, render
-from codeward.experiments.comparison._coded_defences import CodedDefence, decode_votes, make_fitted, pool_users
+from codeward.experiments.comparison._coded_defences import CodedDefence, decode_votes, make_fitted
 from codeward.experiments.comparison._scene import Outcome, Scene
 from codeward.training import build_network, vote
 
@@ -360,7 +360,7 @@ DIRECTED: dict[str, tuple[float, float]] = {
 
 def run_rule(scene: Scene, rule: Rule = average, redundant: bool = False) -> Outcome:
     """Train one global model under a rule of aggregation and believe it."""
-    local, models = SimulatedRounds(scene, pool_users(len(scene.users), 0), rule, redundant).run()
+    local, models = SimulatedRounds(scene, Code(np.ones((1, len(scene.users)), dtype=bool)), rule, redundant).run()
     clean, triggered = (vote(scores)[:, 0] for scores in _infer(scene, local, models, [scene.clean, scene.triggered]))
     return Outcome(clean, triggered)
 

@@ -16,7 +16,7 @@ from codeward.codes import Code
 from codeward.data import Overlay, Samples
 from codeward.decoding import alarm_threshold
 from codeward.runs import share
-from codeward.training import Ensemble, ModelStore, TrainingSettings, train_ensemble, train_ensembles
+from codeward.training import Ensemble, ModelStore, TrainingSettings, train_ensembles
 
 #: False alarms at which detection is compared.
 FALSE_ALARMS = 0.05
@@ -103,12 +103,6 @@ class Scene:
         """All users' data as one set."""
         return join_samples(self.users)
 
-    def train(self, code: Code, users: Sequence[Samples] | None = None, **changes: Any) -> Ensemble:
-        """Train the sub-models of a code, on other data or with other settings where given."""
-        settings = replace(self.settings_of(code), **changes)
-        given = self.users if users is None else users
-        return train_ensemble(given, code, settings, self.seed, store=self.store, device="auto")
-
     def train_all(self, codes: Sequence[Code], users: Sequence[Samples]) -> list[Ensemble]:
         """Train the sub-models of several codes in one go."""
         found: dict[str, Ensemble] = {}
@@ -127,10 +121,16 @@ class Scene:
         epochs = self.settings.for_samples(round(samples)).epochs
         return replace(self.settings, epochs=max(1, round(self.effort * epochs)))
 
-    def train_one(self, samples: Samples | None = None) -> Ensemble:
-        """Train one model on everybody's data, as one would without a defence, or on other data."""
-        users = self.users if samples is None else (samples,)
-        return self.train(Code(np.ones((1, len(users)), dtype=bool)), users)
+    def train_one(self) -> Ensemble:
+        """Train one model on everybody's data, as one would without a defence."""
+        return self.train_all([Code(np.ones((1, len(self.users)), dtype=bool))], self.users)[0]
+
+    def train_each(self, sets: Sequence[Samples], **changes: Any) -> list[Ensemble]:
+        """Train a model on each of several data sets in one go, with other settings where given."""
+        alone = Code(np.ones((1, 1), dtype=bool))
+        settings = replace(self.settings_of(alone), **changes)
+        tasks = [((samples,), alone) for samples in sets]
+        return train_ensembles(tasks, settings, self.seed, store=self.store, device="auto")
 
 
 def join_samples(parts: Sequence[Samples]) -> Samples:

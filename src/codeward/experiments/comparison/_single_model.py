@@ -78,19 +78,17 @@ def run_strip(scene: Scene) -> Outcome:
     Gao et al.: STRIP, ACSAC 2019. The alarm is the negative mean entropy of the answers over 32 superpositions (sums
     of both images, as the authors' code has it); labels are the undefended model's.
     """
-    ensemble = scene.train_one()
-    network = _network(ensemble)
-    others = render(scene.validation)[np.random.default_rng([scene.seed, 7]).permutation(len(scene.validation))]
-    others = others[:_OVERLAYS]
+    model = _LoneModel(ensemble := scene.train_one())
+    drawn = np.random.default_rng([scene.seed, 7]).permutation(len(scene.validation))[:_OVERLAYS]
+    others = model.place(scene.validation.take(drawn))
 
     def score(samples: Samples) -> NDArray[np.float64]:
-        images = render(samples)
-        entropy = np.zeros(len(images))
+        images = model.place(samples)
+        entropy = torch.zeros(len(images), dtype=torch.float64, device=images.device)
         for other in others:
-            logits = _infer(network, ensemble, np.minimum(images + other, 1))
-            chance = torch.softmax(logits, dim=1).double()
-            entropy -= (chance * chance.clamp_min(1e-12).log()).sum(dim=1).numpy() / len(others)
-        return -entropy
+            chance = torch.softmax(model.infer((images + other).clamp_max(1)), dim=1).double()
+            entropy -= (chance * chance.clamp_min(1e-12).log()).sum(dim=1) / len(others)
+        return -entropy.cpu().numpy()
 
     return _watch(scene, ensemble, score, 1 + len(others))
 
@@ -103,26 +101,29 @@ def run_sentinet(scene: Scene) -> Outcome:
     follow the pasted place less the share that follow the same place filled with noise. Labels are the undefended
     model's.
     """
-    ensemble = scene.train_one()
-    network = _network(ensemble)
+    model = _LoneModel(ensemble := scene.train_one())
     rng = np.random.default_rng([scene.seed, 13])
-    others = render(scene.validation)[rng.permutation(len(scene.validation))][:_OVERLAYS]
-    noise = rng.random(others.shape[1:], dtype=np.float32)
+    others = model.place(scene.validation.take(rng.permutation(len(scene.validation))[:_OVERLAYS]))
+    noise = torch.from_numpy(rng.random(others.shape[1:], dtype=np.float32)).to(others.device)
 
     def score(samples: Samples) -> NDArray[np.float64]:
-        images = render(samples)
-        ready = torch.from_numpy(images).to(next(network.parameters()).device).requires_grad_(True)
-        logits = network(_normalise(ensemble, ready))
-        (slope,) = torch.autograd.grad(logits.amax(dim=1).sum(), ready)
-        answer, weight = logits.argmax(dim=1).cpu(), slope.abs().amax(dim=1, keepdim=True).cpu()
-        border = weight.flatten(1).quantile(0.9, dim=1)
-        place = (weight >= border[:, None, None, None]).numpy()
-        follow = np.zeros(len(images))
+        images = model.place(samples)
+        answers, places = [], []
+        for part in torch.split(images, model.batch):
+            ready = part.clone().requires_grad_(True)
+            logits = model(ready)
+            (slope,) = torch.autograd.grad(logits.amax(dim=1).sum(), ready)
+            weight = slope.abs().amax(dim=1, keepdim=True)
+            border = weight.flatten(1).quantile(0.9, dim=1)
+            answers.append(logits.argmax(dim=1))
+            places.append(weight >= border[:, None, None, None])
+        answer, place = torch.cat(answers), torch.cat(places)
+        follow = torch.zeros(len(images), dtype=torch.float64, device=images.device)
         for other in others:
             for pasted, sign in ((images, 1.0), (noise, -1.0)):
-                said = _infer(network, ensemble, np.where(place, pasted, other)).argmax(dim=1)
-                follow += sign * (said == answer).numpy() / len(others)
-        return follow
+                said = model.infer(torch.where(place, pasted, other)).argmax(dim=1)
+                follow += sign * (said == answer).double() / len(others)
+        return follow.cpu().numpy()
 
     return _watch(scene, ensemble, score, 2 + 2 * len(others))
 
@@ -135,14 +136,13 @@ def run_neural_cleanse(scene: Scene) -> Outcome:
     epoch on validation images, a fifth of them under the found trigger with their true label. The alarm of an input is
     how much of the mask's place resembles the found pattern.
     """
-    ensemble = scene.train_one()
-    network = _network(ensemble)
-    few = np.random.default_rng([scene.seed, 6]).permutation(len(scene.validation))[:_CLEAN_IMAGES]
-    place = next(network.parameters()).device
-    images = torch.from_numpy(render(scene.validation.take(few))).to(place)
-    labels = torch.from_numpy(scene.validation.labels[few]).to(place)
-    found = [_reverse(network, ensemble, images, target) for target in range(scene.n_classes)]
-    sizes = np.array([float(mask.abs().sum()) for mask, _ in found])
+    model = _LoneModel(ensemble := scene.train_one())
+    few = scene.validation.take(
+        np.random.default_rng([scene.seed, 6]).permutation(len(scene.validation))[:_CLEAN_IMAGES]
+    )
+    images = model.place(few)
+    masks, patterns = _reverse(model, images, scene.n_classes)
+    sizes = masks.flatten(1).sum(dim=1).cpu().numpy().astype(np.float64)
     spread = 1.4826 * np.median(np.abs(sizes - np.median(sizes))) + 1e-12
     index = (np.median(sizes) - sizes) / spread
     target = int(index.argmax())
@@ -150,15 +150,15 @@ def run_neural_cleanse(scene: Scene) -> Outcome:
     if index[target] <= 2:
         nothing = np.zeros(len(scene.clean))
         return replace(answer, clean_alarm=nothing, triggered_alarm=nothing, n_passes=1)
-    mask, pattern = found[target]
-    _unlearn(network, ensemble, images, labels, mask, pattern, scene.seed)
+    mask, pattern = masks[target], patterns[target]
+    _unlearn(model, images, torch.from_numpy(few.labels).to(images.device), mask, pattern, scene.seed)
 
     def alarm(samples: Samples) -> NDArray[np.float64]:
-        away = (torch.from_numpy(render(samples)) - pattern.cpu()).abs() * mask.cpu()
-        return -np.asarray(away.flatten(1).sum(dim=1).numpy(), dtype=np.float64)
+        away = ((model.place(samples) - pattern).abs() * mask).flatten(1).sum(dim=1)
+        return -away.cpu().double().numpy()
 
     def label(samples: Samples) -> NDArray[np.int64]:
-        return vote(torch.log_softmax(_infer(network, ensemble, render(samples)), dim=1).numpy())
+        return vote(torch.log_softmax(model.infer(model.place(samples)), dim=1).cpu().numpy())
 
     return replace(
         answer,
@@ -184,90 +184,109 @@ def _watch(scene: Scene, ensemble: Ensemble, score: Callable[[Samples], NDArray[
 
 
 def _clean_and_retrain(scene: Scene, suspicious: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> Outcome:
-    """Judge the samples of each class by the features of a first model; train a second one on the rest."""
-    ensemble, pooled = scene.train_one(), scene.pooled
-    features = _hidden(_network(ensemble), ensemble, render(pooled))
+    """Train a second model on what the first one does not make suspicious."""
+    kept = find_trusted(scene, suspicious)
+    return replace(_answer(scene, scene.train_each([scene.pooled.take(kept)])[0]), n_models=2)
+
+
+def find_trusted(scene: Scene, suspicious: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """Judge the samples of each class by the features of a model on all of them; return the places of the rest."""
+    pooled = scene.pooled
+    features = _LoneModel(scene.train_one()).read_features(pooled)
     kept = np.ones(len(pooled), dtype=bool)
     for label in range(scene.n_classes):
         members = np.flatnonzero(pooled.labels == label)
         if len(members) > 2:
             kept[members[suspicious(features[members])]] = False
-    return replace(_answer(scene, scene.train_one(pooled.take(np.flatnonzero(kept)))), n_models=2)
+    return np.flatnonzero(kept)
 
 
-def _network(ensemble: Ensemble) -> nn.Module:
-    """Return the model as a network, ready to infer, on the GPU where there is one."""
-    settings = ensemble.settings
-    network = build_network(settings.architecture, ensemble.shape, settings.n_classes, 0)
-    return ensemble.load_into(network, 0).to("cuda" if torch.cuda.is_available() else "cpu").eval()
+class _LoneModel:
+    """The only model of an ensemble as a function of images, on the GPU where there is one, in its own arithmetic."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        settings = ensemble.settings
+        self.settings, self.device = settings, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.half = ensemble.precision == "bfloat16" and self.device.type == "cuda"
+        self.batch = 500 if self.device.type == "cpu" else 4000
+        network = build_network(settings.architecture, ensemble.shape, settings.n_classes, 0)
+        self.network = ensemble.load_into(network, 0).to(self.device).eval()
+        self.mean, self.std = (
+            torch.tensor(values, device=self.device).view(-1, 1, 1) for values in (settings.mean, settings.std)
+        )
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the logits of images on the 0..1 scale."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            logits: Tensor = self.network((images - self.mean) / self.std)
+        return logits.float()
+
+    def place(self, samples: Samples) -> Tensor:
+        """Return samples as images on the device, triggers included."""
+        return torch.from_numpy(render(samples)).to(self.device)
+
+    @torch.no_grad()
+    def infer(self, images: Tensor) -> Tensor:
+        """Return the logits of any number of images."""
+        return torch.cat([self(part) for part in torch.split(images, self.batch)])
+
+    def read_features(self, samples: Samples) -> NDArray[np.float64]:
+        """Return what the last linear layer is given."""
+        layers = [layer for layer in self.network.modules() if isinstance(layer, nn.Linear)]
+        seen: list[Tensor] = []
+        handle = layers[-1].register_forward_hook(lambda _layer, given, _out: seen.append(given[0].detach().cpu()))
+        try:
+            for start in range(0, len(samples), self.batch):
+                self.infer(self.place(samples.take(np.arange(start, min(start + self.batch, len(samples))))))
+        finally:
+            handle.remove()
+        return torch.cat(seen).double().numpy()
 
 
-def _normalise(ensemble: Ensemble, images: Tensor) -> Tensor:
-    mean, std = (
-        torch.tensor(values, device=images.device).view(-1, 1, 1)
-        for values in (ensemble.settings.mean, ensemble.settings.std)
-    )
-    return (images - mean) / std
+def _reverse(model: _LoneModel, images: Tensor, n_classes: int, steps: int = 150) -> tuple[Tensor, Tensor]:
+    """Find for every class a mask (1, H, W) and a pattern (C, H, W) that send all images there; masks are kept small.
+
+    Searches share nothing. A GPU runs all of them as one batch, a CPU one after the other.
+    """
+    model.network.requires_grad_(False)
+    at_once = n_classes if model.device.type == "cuda" else 1
+    found = [_reverse_some(model, images, some, steps) for some in torch.split(torch.arange(n_classes), at_once)]
+    masks, patterns = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return masks, patterns
 
 
-def _infer(network: nn.Module, ensemble: Ensemble, images: NDArray[np.float32]) -> Tensor:
-    place = next(network.parameters()).device
-    with torch.no_grad():
-        parts = torch.split(torch.from_numpy(images), 500)
-        return torch.cat([network(_normalise(ensemble, part.to(place))).cpu() for part in parts])
-
-
-def _hidden(network: nn.Module, ensemble: Ensemble, images: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return what the last linear layer is given."""
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-    seen: list[Tensor] = []
-    handle = layers[-1].register_forward_hook(lambda _layer, given, _out: seen.append(given[0].detach().cpu()))
-    try:
-        _infer(network, ensemble, images)
-    finally:
-        handle.remove()
-    return torch.cat(seen).double().numpy()
-
-
-def _reverse(
-    network: nn.Module, ensemble: Ensemble, images: Tensor, target: int, steps: int = 150
-) -> tuple[Tensor, Tensor]:
-    """Find mask (1, H, W) and pattern (C, H, W) that send all images to a class; the mask is kept small."""
-    for parameter in network.parameters():
-        parameter.requires_grad_(False)
-    mask = torch.full(images.shape[2:], -2.0, device=images.device, requires_grad=True)
-    pattern = torch.zeros(images.shape[1:], device=images.device, requires_grad=True)
+def _reverse_some(model: _LoneModel, images: Tensor, targets: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    n, device = len(targets), images.device
+    mask = torch.full((n, 1, *images.shape[2:]), -2.0, device=device, requires_grad=True)
+    pattern = torch.zeros((n, *images.shape[1:]), device=device, requires_grad=True)
     optimiser = torch.optim.Adam([mask, pattern], lr=0.1, betas=(0.5, 0.9))
-    goal, weight = torch.full((len(images),), target, device=images.device), 1e-2
+    goal = targets.to(device)[:, None].expand(n, len(images))
+    weight = torch.full((n,), 1e-2, dtype=torch.float64, device=device)
     for _ in range(steps):
         soft, painted = torch.sigmoid(mask), torch.sigmoid(pattern)
-        logits = network(_normalise(ensemble, (1 - soft) * images + soft * painted))
-        reached = float((logits.argmax(dim=1) == target).float().mean())
-        loss = nn.functional.cross_entropy(logits, goal) + weight * soft.sum()
+        mixed = (1 - soft[:, None]) * images + soft[:, None] * painted[:, None]
+        logits = model(mixed.flatten(0, 1)).view(n, len(images), -1)
+        reached = (logits.argmax(dim=2) == goal).float().mean(dim=1)
+        losses = nn.functional.cross_entropy(logits.movedim(2, 1), goal, reduction="none").mean(dim=1)
+        loss = (losses + weight.float() * soft.flatten(1).sum(dim=1)).sum()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         # The authors' schedule: press harder while the trigger works, ease where it does not.
-        weight = weight * 1.05 if reached > 0.99 else weight / 1.05
-    return torch.sigmoid(mask).detach()[None], torch.sigmoid(pattern).detach()
+        weight = torch.where(reached > 0.99, weight * 1.05, weight / 1.05)
+    return torch.sigmoid(mask).detach(), torch.sigmoid(pattern).detach()
 
 
-def _unlearn(
-    network: nn.Module, ensemble: Ensemble, images: Tensor, labels: Tensor, mask: Tensor, pattern: Tensor, seed: int
-) -> None:
+def _unlearn(model: _LoneModel, images: Tensor, labels: Tensor, mask: Tensor, pattern: Tensor, seed: int) -> None:
     """Train one epoch on clean images, a fifth of them under the trigger, all with their true labels."""
     generator = torch.Generator().manual_seed(seed)
     stamped = (torch.rand(len(images), generator=generator) < 0.2).to(images.device)
     given = torch.where(stamped[:, None, None, None], (1 - mask) * images + mask * pattern, images)
-    for parameter in network.parameters():
-        parameter.requires_grad_(True)
-    network.train()
-    settings = ensemble.settings  # rates of other optimisers are not Adam's
-    optimiser = torch.optim.Adam(
-        network.parameters(), lr=settings.learning_rate if settings.optimizer == "adam" else 1e-3
-    )
+    network, settings = model.network.requires_grad_(True).train(), model.settings
+    rate = settings.learning_rate if settings.optimizer == "adam" else 1e-3  # rates of other optimisers are not Adam's
+    optimiser = torch.optim.Adam(network.parameters(), lr=rate)
     for part in torch.split(torch.randperm(len(images), generator=generator), 32):
-        loss = nn.functional.cross_entropy(network(_normalise(ensemble, given[part])), labels[part])
+        loss = nn.functional.cross_entropy(model(given[part]), labels[part])
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
