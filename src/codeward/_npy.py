@@ -48,7 +48,8 @@ def read_header(stream: IO[bytes], what: str, size: int, kinds: str) -> ArrayHea
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
         raise InputError(f"{what}: not a readable .npy array (its header is damaged)") from error
     if dtype is None or dtype.hasobject or dtype.kind not in kinds or not dtype.itemsize:
-        raise InputError(f"{what}: holds dtype {str(descr)[:40]}, not numbers")
+        wanted = "not numbers or text; save names with .astype(str)" if "U" in kinds else "not numbers"
+        raise InputError(f"{what}: holds dtype {str(descr)[:40]}, {wanted}")
     if not isinstance(shape, tuple) or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
         raise InputError(f"{what}: announces an array of shape {str(shape)[:40]}")
     found = ArrayHeader(shape, dtype, bool(fortran))

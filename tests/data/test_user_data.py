@@ -203,6 +203,7 @@ def test_records_and_csv_are_read_as_the_schema_has_them():
         ("a,,y\n1,2,3\n", "column 2 has no name"),
         ("a,y\n1,2\n3\n", "line 3: 1 values, but the header names 2"),
         ('a,y\n"1,2\n', "not readable as CSV"),
+        ("a;y\n1,5;0\n", "separated by ';' here: save it with ','"),
         ("a,y\n1,0\n2,\n", "column 'y': row 3 has none"),
         ("a,y\n1,0\n2,0\n", "one class only"),
         ("a,y\n" + "".join(f"1,{i / 64}\n" for i in range(65)), "must be classes, not quantities"),
@@ -299,6 +300,31 @@ def test_a_folder_of_images_by_class_with_a_list_of_users(tmp_path, draw):
     draw(tmp_path / "dog" / "2.png")
     with pytest.raises(InputError, match=r"no user for dog/2.png"):
         load_user_data(tmp_path)
+
+
+def test_images_are_read_as_a_viewer_shows_them(tmp_path, draw):
+    image = pytest.importorskip("PIL.Image")
+    upright = np.zeros((4, 6, 3), np.uint8)
+    upright[:2] = 240
+    plain = image.fromarray(upright)
+    for number, turn in {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}.items():  # what makes the stored image
+        note = image.Exif()
+        note[0x0112] = number
+        stored = plain if turn is None else plain.transpose(turn)
+        draw(tmp_path / "ann" / "cat" / "1.png")
+        stored.save(tmp_path / "ann" / "cat" / f"exif{number}.png", exif=note)
+    deep = image.fromarray(upright[:, :, 0].astype(np.uint16) * 256 + 255)
+    deep.save(tmp_path / "ann" / "cat" / "deep.png")
+    clear = image.fromarray(np.dstack([np.zeros_like(upright), 255 - np.uint8(upright[:, :, 0] > 0) * 255]))
+    clear.save(tmp_path / "ann" / "cat" / "clear.png")
+    (tmp_path / "ann" / "cat" / "scan.tif").write_bytes(b"")
+    draw(tmp_path / "bob" / "dog" / "1.png", mode="RGB")
+    data = load_user_data(tmp_path)
+    assert data.inputs.shape[1:] == (3, 4, 6)  # turned images count with their turned sides
+    assert "files of other kinds are passed over: 1 (.tif)" in data.notes
+    for row in data.inputs[1:11]:
+        assert (row[:, :2] >= 240).all()
+        assert (row[:, 2:] == 0).all()
 
 
 def test_hostile_folders_are_refused(tmp_path, draw, monkeypatch):

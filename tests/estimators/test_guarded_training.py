@@ -180,6 +180,34 @@ def test_the_plan_says_what_it_does(rows):
     assert any("clinic-01 has 64.7% of all samples" in line for line in plan_training(make_config(), giant).describe())
 
 
+def test_the_plan_says_how_columns_are_read_and_leaves_out_what_is_named(rows):
+    size = len(rows["risk"])
+    days = [f"2024-{1 + place % 12:02}-{1 + place // 12:02}" for place in range(size)]
+    rows = rows | {"number": list(range(size)), "seen": days, "note": [f"well, case no. {day}" for day in days]}
+    lines = plan_training(make_config(), rows).describe()
+    assert any(line.startswith("columns: numbers age") and "number" in line for line in lines)
+    assert any(line.startswith("column seen") and line.endswith("--ignore seen") for line in lines)
+    assert any(line.startswith("column note") and "--text note reads its words" in line for line in lines)
+    plan = plan_training(make_config(train={"ignore": ["number", "seen"], "model": "logistic", "text": "note"}), rows)
+    assert not {"number", "seen"} & set(plan.data.schema.names)
+    assert not any("different values" in line for line in plan.describe())
+    assert plan.config.digest != plan_training(make_config(), rows).config.digest
+    with pytest.raises(InputError, match=r"no column is named 'sean' \(did you mean 'seen'\?\)"):
+        plan_training(make_config(train={"ignore": ["sean"]}), rows)
+
+
+def test_too_few_samples_to_leave_users_out_are_refused_before_training(rows):
+    few = [place for user in dict.fromkeys(rows["clinic"]) for place in _find(rows["clinic"], user)[:2]]
+    with pytest.raises(InputError, match=r"too few samples: [34] users have one that is held out, and 4 users may be"):
+        plan_training(
+            make_config(code={"attackers": 4}), {name: [values[i] for i in few] for name, values in rows.items()}
+        )
+
+
+def _find(values, wanted):
+    return [place for place, value in enumerate(values) if value == wanted]
+
+
 def test_without_users_samples_are_hashed_and_it_says_so(rows, tmp_path):
     samples = {name: values for name, values in rows.items() if name != "clinic"}
     plan = plan_training(make_config(train={"user": "none", "parts": 5}), samples)
@@ -249,7 +277,7 @@ def test_models_by_import_path_are_kept(name):
     ("name", "told"),
     [("nothing", "choose boosting"), ("no.such.Thing", "cannot be imported"), ("sklearn.svm.NoSVC", "has no NoSVC"),
      ("sklearn.svm.SVC(1)", "expected package.Class"), ("json:loads", "loads"), ("text", "no column is text"),
-     ("sklearn.svm.SVC(CC=1)", "CC")],
+     ("sklearn.svm.SVC(CC=1)", "CC"), ("sklearn.svm.SVR", "SVR is a regressor; choose a classifier")],
 )  # fmt: skip
 def test_a_model_that_is_none_is_told(name, told):
     with pytest.raises(InputError, match=told):

@@ -1,6 +1,7 @@
 """``codeward train``: from one's own data to guarded models with a certificate card."""
 
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -28,6 +29,7 @@ def train(
         None, "--user", metavar="COL", help="Column of the user; guessed if there is one. none: hash samples."
     ),
     text: str = typer.Option(None, "--text", metavar="COL", help="Column to read as text."),
+    ignore: list[str] = typer.Option([], "--ignore", metavar="COL", help="Column to leave out: an id; repeatable."),
     schema: Path = typer.Option(None, "--schema", help="Columns, kinds and classes as declared (.json)."),
     test: Path = typer.Option(None, "--test", help="Samples that figures are taken on."),
     test_fraction: float = typer.Option(0.2, "--test-fraction", help="Otherwise: held out of every user's samples."),
@@ -75,12 +77,15 @@ def train(
     for name, file in (("--schema", schema), ("--test", test), ("--trusted", trusted), ("--weights", weights)):
         if file is not None and not file.exists():
             raise InputError(f"{name}: {file}: no such file")
+    if not Path(data).exists() and (Path(data).suffix or os.sep in data):
+        raise InputError(f"{data}: no such file or folder")
     code = {"attackers": attackers, "guarantee": guarantee, "margin": margin, "utilization": utilization}
     told = {
         "data": _place(data),
         "label": label,
         "user": user,
         "text": text,
+        "ignore": ignore,
         "columns": _place(schema),
         "test": _place(test),
         "test_fraction": test_fraction,

@@ -48,6 +48,7 @@ def _read_csv(path: Path, delimiter: str) -> Columns:
                         continue
                     raise InputError(
                         f"{path}: line {rows.line_num}: {len(row)} values, but the header names {len(names)} columns"
+                        f"{_hint_delimiter(names, delimiter)}"
                     )
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
@@ -60,6 +61,14 @@ def _read_csv(path: Path, delimiter: str) -> Columns:
         finally:
             csv.field_size_limit(limit)
     return _finish(dict(zip(names, columns, strict=True)), path)
+
+
+def _hint_delimiter(names: list[str], delimiter: str) -> str:
+    """Return what to do about a header that is one name where another separator stands in it."""
+    other = next((mark for mark in (";", "\t", ",", "|") if mark != delimiter and mark in names[0]), None)
+    if len(names) > 1 or other is None:
+        return ""
+    return f"; values are separated by {other!r} here: save it with {delimiter!r}, and numbers with a decimal point"
 
 
 def _read_json_lines(path: Path) -> Columns:

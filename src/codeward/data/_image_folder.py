@@ -16,6 +16,8 @@ from codeward.data._column_files import read_table_file
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".pgm", ".ppm")
 #: Files of one folder; bytes and pixels of one file; the longest side a model is given.
 MAX_FILES, MAX_IMAGE_BYTES, MAX_PIXELS, MAX_SIDE = 2_000_000, 64 << 20, 25_000_000, 64
+#: EXIF's orientation, and what undoes each, in the numbers of Pillow's `Image.Transpose`; above 4 sides are swapped.
+_ORIENTATION, _TURNS = 0x0112, {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 #: Files of each user that are looked at to find the common size.
 _LOOK_AT = 20
 
@@ -30,17 +32,22 @@ class ImageFolder:
         In sorted order.
     labels, users : tuple of str
         Class and user of each file; no users where neither folders nor a ``users.csv`` say them.
+    others : tuple of Path
+        Files of other kinds, which are passed over.
     """
 
     files: tuple[Path, ...]
     labels: tuple[str, ...]
     users: tuple[str, ...] | None
+    others: tuple[Path, ...] = ()
 
 
 def list_image_folder(folder: Path) -> ImageFolder:
     """Find the images of a folder; links are passed over, so that nothing outside it is read."""
     whose = _read_users(folder / "users.csv") if (folder / "users.csv").is_file() else None
-    found = sorted(_walk(folder))
+    listed = sorted(_walk(folder))
+    found = [file for file in listed if file.suffix.lower() in SUFFIXES]
+    others = tuple(file for file in listed if file.suffix.lower() not in SUFFIXES and file.name != "users.csv")
     if not found:
         raise InputError(f"{folder}: no images ({', '.join(SUFFIXES)}); expected user/class/file, or class/file")
     depths = {len(file.relative_to(folder).parts) for file in found}
@@ -53,14 +60,14 @@ def list_image_folder(folder: Path) -> ImageFolder:
     parts = [file.relative_to(folder).parts for file in found]
     labels = tuple(part[-2] for part in parts)
     if whose is None:
-        return ImageFolder(tuple(found), labels, tuple(part[0] for part in parts) if depth == 3 else None)
+        return ImageFolder(tuple(found), labels, tuple(part[0] for part in parts) if depth == 3 else None, others)
     users = []
     for file in found:
         name = file.relative_to(folder).as_posix()
         if name not in whose:
             raise InputError(f"{folder / 'users.csv'}: no user for {name}; every file needs a line file,user")
         users.append(whose[name])
-    return ImageFolder(tuple(found), labels, tuple(users))
+    return ImageFolder(tuple(found), labels, tuple(users), others)
 
 
 def choose_shape(images: ImageFolder) -> tuple[tuple[int, int, int], int]:
@@ -97,6 +104,9 @@ def read_images(images: ImageFolder, shape: tuple[int, int, int]) -> NDArray[np.
 def read_image(content: bytes, shape: tuple[int, int, int], what: str) -> NDArray[np.uint8]:
     """Read an encoded image as uint8 (C, H, W), scaled to ``shape``; one that unpacks to too much is refused.
 
+    It is read as a viewer shows it: turned as its EXIF orientation says, transparent parts on white, 16 bits as 8. Each
+    is a function of this image alone.
+
     Examples
     --------
     >>> read_image(b"no image", (1, 8, 8), "upload")
@@ -106,7 +116,7 @@ def read_image(content: bytes, shape: tuple[int, int, int], what: str) -> NDArra
     channels, height, width = shape
     picture = _open(content, what)
     try:
-        picture = picture.convert("L" if channels == 1 else "RGB")
+        picture = _show(picture).convert("L" if channels == 1 else "RGB")
         if picture.size != (width, height):
             picture = picture.resize((width, height), 4)  # box: every pixel counts, also when it shrinks a lot
     except (OSError, ValueError, SyntaxError, MemoryError) as error:
@@ -132,9 +142,34 @@ def _open(content: bytes, what: str) -> Any:
     return picture
 
 
+def _turn(picture: Any) -> int:
+    """Return how the EXIF orientation turns an image, as a number of `_TURNS`; 0 for not at all."""
+    try:
+        said = picture.getexif().get(_ORIENTATION, 0)
+    except Exception:  # a damaged note about an image is no reason to refuse it
+        return 0
+    return said if said in _TURNS else 0
+
+
+def _show(picture: Any) -> Any:
+    """Return an image as a viewer shows it."""
+    from PIL import Image
+
+    if turn := _turn(picture):
+        picture = picture.transpose(_TURNS[turn])
+    if picture.mode.startswith("I"):
+        # 16 bits; Pillow would cut all that is above 255.
+        return Image.fromarray((np.clip(np.asarray(picture), 0, 65_535) >> 8).astype(np.uint8))
+    if "A" in picture.getbands() or "transparency" in picture.info:
+        white = Image.new("RGBA", picture.size, "white")
+        return Image.alpha_composite(white, picture.convert("RGBA"))
+    return picture
+
+
 def _look(file: Path) -> tuple[int, int, int]:
     picture = _open(read_bytes(file, MAX_IMAGE_BYTES), str(file))
-    return 1 if picture.mode in ("1", "L", "I", "I;16", "F", "LA") else 3, picture.size[1], picture.size[0]
+    width, height = picture.size[::-1] if _turn(picture) > 4 else picture.size
+    return 1 if picture.mode in ("1", "L", "F", "LA") or picture.mode.startswith("I") else 3, height, width
 
 
 def _walk(folder: Path) -> list[Path]:
@@ -143,10 +178,10 @@ def _walk(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith(".") and not Path(place, name).is_symlink()]
         for name in names:
             file = Path(place, name)
-            if file.suffix.lower() in SUFFIXES and not name.startswith(".") and not file.is_symlink():
+            if not name.startswith(".") and not file.is_symlink():
                 found.append(file)
         if len(found) > MAX_FILES:
-            raise TooLargeError(f"{folder}: more than {MAX_FILES:,} images")
+            raise TooLargeError(f"{folder}: more than {MAX_FILES:,} files")
     return found
 
 

@@ -46,6 +46,7 @@ class _Asked:
     data_dir: str | os.PathLike[str] | None
     ignore: Sequence[str]
     classes: Sequence[str] | None
+    drop: Sequence[str]
 
     @property
     def declared(self) -> Sequence[str] | None:
@@ -64,6 +65,7 @@ def load_user_data(
     data_dir: str | os.PathLike[str] | None = None,
     ignore: Sequence[str] = (),
     classes: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
 ) -> UserData:
     """Read labelled samples and their users.
 
@@ -89,6 +91,8 @@ def load_user_data(
         Columns to pass over, where there are any of that name.
     classes : sequence of str, optional
         The classes there are, where others settled them: labels of any other are refused, and one of them is enough.
+    drop : sequence of str
+        Columns that nobody learns from, such as the number of a row; one that is not there is refused.
 
     Raises
     ------
@@ -104,7 +108,7 @@ def load_user_data(
     """
     if isinstance(source, UserData):
         return source
-    asked = _Asked(label, user, schema, text, n_parts, data_dir, ignore, classes)
+    asked = _Asked(label, user, schema, text, n_parts, data_dir, ignore, classes, drop)
     if isinstance(source, DatasetPair):
         return _from_pair(source, n_parts)
     if isinstance(source, tuple | list) and len(source) in (2, 3):
@@ -150,7 +154,10 @@ def _from_path(source: str | os.PathLike[str], asked: _Asked) -> UserData:
 
 
 def _from_columns(given: Columns, what: str, asked: _Asked, first_row: int) -> UserData:
-    columns = {name: held for name, held in given.items() if not {name, name.lower()} & set(asked.ignore)}
+    for name in asked.drop:
+        _find_column(given, name, (), "ignored", what, [])
+    ignored = {*asked.ignore, *asked.drop}
+    columns = {name: held for name, held in given.items() if not {name, name.lower()} & ignored}
     schema, user = asked.schema, asked.user
     notes: list[str] = []
     known = schema or Schema((Column("unknown", "numeric"),))
@@ -251,6 +258,9 @@ def _from_folder(folder: Path, asked: _Asked) -> UserData:
     if listed.users is not None:
         names, owners = number_names(listed.users, f"{folder}: users", None, 1)
     notes = [f"images are read as {width} x {height} {'grey' if channels == 1 else 'colour'} pixels"]
+    if listed.others:
+        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in listed.others})[:5])
+        notes.append(f"files of other kinds are passed over: {len(listed.others)} ({kinds})")
     images = read_images(listed, (channels, height, width))
     return _build(images, labels, classes, owners, names, schema, asked.n_parts, firm, notes)
 

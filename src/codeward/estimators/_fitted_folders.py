@@ -78,7 +78,7 @@ class SavedClassifier:
             raise InputError("this classifier was loaded from a folder; copy that folder")
         if not isinstance(self.decoder, str):
             raise InputError(f"decoder: a function cannot be kept; name one ({', '.join(NAMES)})")
-        plan.roles.check()
+        plan.roles.check(plan.choice.n_attackers)
         place = RunFolder(folder)
         kept: dict[str, UserData] = {}
         if data and not hasattr(plan.data.inputs, "tocsr"):
@@ -202,7 +202,7 @@ def plan_collected(test: UserData, code: Code, heads: Any, told: TrainSection, s
         k -= 1
     choice = CodeChoice(code, k, "given", 1, ())
     plan = settle_plan(config, nobody, test, None, choose_heads(heads.backbone, heads.ridge, test.schema), choice)
-    plan.roles.check()
+    plan.roles.check(plan.choice.n_attackers)
     return replace(plan, roles=replace(plan.roles, training=tuple(np.arange(size) for size in sizes)))
 
 

@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import read_text
-from codeward.data import USERS, Schema, UserData, arrange_inputs, load_user_data
+from codeward.data import USERS, InputTable, Schema, UserData, arrange_inputs, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
 from codeward.estimators._family import estimate_seconds
 from codeward.estimators._model_choice import ModelChoice, choose_heads, choose_model
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
 from codeward.runs import TrainConfig, TrainSection
 
+#: Columns of a kind that a plan names.
+_LISTED = 8
 #: What linear models owe a warning to.
 EXTRAPOLATION = (
     "linear models extrapolate: values outside of the training data can move even sub-models that no attacker reached; "
@@ -62,8 +64,8 @@ class GuardedPlan:
         found = []
         if data.firm is not None and data.firm < k:
             found.append(
-                "the kinds of columns (or the size of images) were read off the users' data, and "
-                f"{data.firm + 1} of them could have made them others; declare them with --schema"
+                f"{'the size of images was' if data.schema.kind == 'image' else 'the kinds of columns were'} read off "
+                f"the users' data, and {data.firm + 1} of them could have changed that; declare it with --schema"
             )
         if self.model.family != "tables" and not self._classes_are_fixed():
             found.append(
@@ -111,8 +113,10 @@ class GuardedPlan:
             *data.notes,
             f"{len(data):,} samples, {data.n_classes} classes, {data.n_users} {who}: "
             f"{sizes.min()} to {sizes.max()} samples each, median {int(np.median(sizes))}",
+            *_describe_columns(data),
             *self.choice.reasons,
-            f"each sub-model is a {self.model.name} on {code.row_weight} users or more",
+            f"each sub-model ({self.model.name}) learns from {code.row_weight} user{'s' * (code.row_weight != 1)} or "
+            "more",
             f"training takes {self._say_time()} here",
         ]
         if self.extrapolates:
@@ -129,6 +133,29 @@ class GuardedPlan:
                 "sub-models without it learn from little; if it is several parties, make it several users"
             )
         return lines
+
+
+def _describe_columns(data: UserData) -> list[str]:
+    """Say how the columns of a table are read, and which of them hardly repeat: ids, dates, sentences."""
+    if not isinstance(data.inputs, InputTable):
+        return []
+    kinds = {"numeric": "numbers", "categorical": "categories", "text": "text"}
+    told = []
+    for kind, word in kinds.items():
+        names = [column.name for column in data.schema.columns if column.kind == kind]
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        told += [f"{word} {', '.join(names[:_LISTED])}{more}"] if names else []
+    lines = [f"columns: {'; '.join(told)}"]
+    for column in data.schema.columns:
+        values = [value for value in data.inputs.columns[column.name] if column.kind == "categorical" and value]
+        if len(values) < 20 or (distinct := len(set(values))) <= len(values) / 2:
+            continue
+        said = f"column {column.name} has {distinct:,} different values, learned as names: "
+        if np.median([len(value.split()) for value in values]) >= 4:
+            lines.append(said + f"--text {column.name} reads its words")
+        else:
+            lines.append(said + f"make a date or the like a number, or leave it out with --ignore {column.name}")
+    return lines
 
 
 def plan_training(
@@ -173,7 +200,7 @@ def plan_training(
     operators = None
     if given is not None:
         # Trusted samples fix columns and classes; users may then hand in what they like.
-        ignore = tuple({*USERS, told.user or ""} - set(() if schema is None else schema.names))
+        ignore = tuple({*USERS, told.user or "", *told.ignore} - set(() if schema is None else schema.names))
         operators = load_user_data(
             given, told.label, "none", schema=schema, text=told.text, data_dir=config.data_dir, ignore=ignore
         )
@@ -189,6 +216,7 @@ def plan_training(
         text=told.text,
         n_parts=told.parts,
         data_dir=config.data_dir,
+        drop=told.ignore,
     )
     schema = data.schema
     operators = None if operators is None else align(operators, data, "trusted")
@@ -202,7 +230,7 @@ def plan_training(
         for what, given in (("data", data), ("trusted", operators), ("test", checked)):
             _check_vectors(given, what)
     plan = settle_plan(config, data, operators, checked, chosen, code)
-    plan.roles.check()
+    plan.roles.check(plan.choice.n_attackers)
     return plan
 
 

@@ -195,10 +195,11 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         kinds = "as the format has them; nothing is read off the users' data"
     kinds = kinds or f"read off the users' data by majority; {data.firm} users cannot change it"
     trusted = f"trusted: {len(roles.validation)} samples of the operator fit confusion and threshold"
+    k = plan.choice.n_attackers
     own = (
         f"the users' own: {len(cell.validation.votes)} held-out samples fit confusion, decoder and threshold; the "
-        f"{plan.choice.n_attackers} users whose labels the sub-models without them contradict most are left out, of "
-        "the figures too. Alarms rest on this; no certificate on the card does"
+        f"{f'{k} users' if k > 1 else 'user'} whose labels the sub-models without them contradict most "
+        f"{'are' if k > 1 else 'is'} left out, of the figures too. Alarms rest on this; no certificate on the card does"
     )
     assumed = {
         "validation": trusted if roles.trusted else own,
@@ -227,8 +228,7 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         card = replace(card, guarantees=tuple(said for said in card.guarantees if said.property != "undo"))
     elif cell.threat == "deterministic":
         card = replace(card, certified=(*card.certified, *_certify_trusted(cell, plan.choice.n_attackers)))
-    handed_in = sum(own.size for own in roles.training)
-    handed_in += sum(len(given) for given in (roles.validation, roles.clean) if given.owners is not None)
+    handed_in = sum(own.size for own, used in zip(data.parts, roles.training, strict=True) if used.size)
     facts = {"data": f"{handed_in:,} samples of {cell.code.n_users} users", "model": plan.model.name}
     card = replace(card, facts=facts | dict(card.facts))
     write_page(card, cell.folder.path / "card.html")

@@ -135,6 +135,8 @@ def choose_model(model: Any, schema: Schema, n_classes: int, as_is: bool = False
         return ModelChoice(str(model.architecture), "networks", settings=replace(model, n_classes=n_classes))
     if schema.kind == "image":
         return _choose_network(model, schema, n_classes)
+    from sklearn.base import is_regressor
+
     # An ensemble that is not fitted has no length, so it has no truth value either.
     name = _suit(schema) if model is None else model
     if isinstance(name, str) and name in NAMES:
@@ -148,6 +150,8 @@ def choose_model(model: Any, schema: Schema, n_classes: int, as_is: bool = False
             raise InputError(f"model: {told} is called without arguments to make a classifier: {error}") from error
     if isinstance(found, type) or not (hasattr(found, "fit") and hasattr(found, "predict")):
         raise InputError(f"model: {told or found!r} is no scikit-learn classifier; choose {', '.join(NAMES)}, or one")
+    if hasattr(found, "__sklearn_tags__") and is_regressor(found):
+        raise InputError(f"model: {told or type(found).__name__} is a regressor; choose a classifier")
     label, form = told or type(found).__name__, "matrix"
     if isinstance(name, str) and name.endswith(".skops"):
         label, form = _describe(found), "frame" if name.endswith(".frame.skops") else "matrix"

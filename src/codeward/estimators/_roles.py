@@ -198,14 +198,20 @@ class Roles:
     trusted: bool
     held_out: bool = True
 
-    def check(self) -> None:
-        """Refuse roles that leave nothing to fit the decoder on, or nothing to take figures on."""
+    def check(self, n_attackers: int) -> None:
+        """Refuse roles that leave nothing to fit the decoder on, or nothing to take figures on, without k users."""
         if not self.held_out:
             raise InputError("nothing is held out of the users' samples: give --trusted FILE, or hold some out")
         if self.trusted and min(len(self.validation), len(self.clean)) < 2:
             raise InputError("trusted: too few samples; half of them fit the decoder, half measure (or give --test)")
         if not len(self.validation) or not len(self.clean):
             raise InputError("too few samples to hold any out; give --trusted FILE or --test FILE")
+        for given in (self.validation, self.clean):
+            if given.owners is not None and (users := np.unique(given.owners).size) <= n_attackers:
+                raise InputError(
+                    f"too few samples: {users} users have one that is held out, and {n_attackers} users may be left "
+                    "out; give --trusted FILE, more samples, or a larger --test-fraction"
+                )
 
     def without(self, gone: Collection[int]) -> "Roles":
         """Return the roles with the samples of some users taken out of all of them."""

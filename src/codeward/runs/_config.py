@@ -170,6 +170,7 @@ class TrainConfig(RunConfig):
 
     def _elsewhere(self) -> dict[str, Any]:
         places = {"data", "test", "trusted", "columns", "weights"}
+        places |= set() if self.train.ignore else {"ignore"}  # as it was before columns could be left out
         return {**super()._elsewhere(), "train": places}
 
     def described(self) -> dict[str, Any]:

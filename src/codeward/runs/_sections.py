@@ -263,6 +263,7 @@ class TrainSection(Section):
     label: str | None = None
     user: str | None = None
     text: str | None = Field(default=None, description="The column that holds text.")
+    ignore: tuple[str, ...] = Field(default=(), description="Columns that nobody learns from.")
     columns: str | None = Field(default=None, description="Schema file: columns, kinds and classes as declared.")
     test: str | None = None
     test_digest: str = ""
