@@ -1,7 +1,5 @@
 """Attacks against defences: tables, a page, and files for LaTeX and spreadsheets, from the records of a comparison."""
 
-import csv
-import io
 import os
 from dataclasses import dataclass, replace
 from html import escape
@@ -141,7 +139,7 @@ def write_comparison(folder: str | os.PathLike[str], target: str | os.PathLike[s
     picture = heatmap.save(page.with_name("right-labels.svg"))
     files = {"report": str(page), "right-labels.svg": str(picture)}
     for table in tables:
-        texts = {"csv": table_to_csv(table), "tex": table_to_latex(table), "md": table_to_markdown(table)}
+        texts = {"csv": table.to_csv(), "tex": table.to_latex(), "md": table.to_markdown()}
         for kind, text in texts.items():
             file = page.with_name(f"{table.name}.{kind}")
             write_text_atomic(file, text)
@@ -180,70 +178,6 @@ def draw_heatmap(table: Table) -> Drawing:
             look = f'text-anchor="middle" style="fill:{ink} !important{bold}"'
             parts.append(f'<text x="{x + wide / 2 - 1:.0f}" y="{y + 16}" {look}>{100 * cell.shade:.0f}</text>')
     return Drawing("\n".join([*parts, "</svg>"]))
-
-
-def table_to_markdown(table: Table) -> str:
-    """Return a table as Markdown, bold where the page is bold.
-
-    Examples
-    --------
-    >>> row = (TableEntry("c"), TableEntry("98.0%", mark="good"))
-    >>> print(table_to_markdown(Table("t", "T", "", "", ("code", "right"), (("", (row,)),))), end="")
-    | code | right |
-    |---|---|
-    | c | **98.0%** |
-    """
-
-    def show(cell: TableEntry) -> str:
-        text = f"**{cell.value}**" if cell.mark == "good" else cell.value
-        return " ".join(filter(None, (text, cell.spread)))
-
-    rows = [[show(cell) for cell in row] for _, group in table.groups for row in group]
-    lines = [list(table.heads), *rows]
-    head, *body = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([head, "|---" * len(table.heads) + "|", *body]) + "\n"
-
-
-def table_to_csv(table: Table) -> str:
-    """Return a table as CSV, denominators in columns of their own where they differ.
-
-    Examples
-    --------
-    >>> row = (TableEntry("c"), TableEntry("98.0%", "980 of 1,000"))
-    >>> print(table_to_csv(Table("t", "T", "", "", ("code", "right"), (("", (row,)),))), end="")
-    code,right
-    c,98.0%
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.heads)
-    for _, rows in table.groups:
-        writer.writerows([" ".join(filter(None, (cell.value, cell.spread))) for cell in row] for row in rows)
-    return out.getvalue()
-
-
-def table_to_latex(table: Table) -> str:
-    """Return a table as a LaTeX tabular, bold where the page is bold.
-
-    Examples
-    --------
-    >>> row = (TableEntry("c"), TableEntry("98.0%", mark="good"))
-    >>> print(table_to_latex(Table("t", "T", "", "", ("code", "right"), (("", (row,)),))).splitlines()[4])
-    c & \\textbf{98.0\\%} \\\\
-    """
-
-    def show(cell: TableEntry) -> str:
-        text = " ".join(filter(None, (cell.value, cell.spread)))
-        for sign in "&%$#_":
-            text = text.replace(sign, f"\\{sign}")
-        text = text.replace("±", "$\\pm$")
-        return f"\\textbf{{{text}}}" if cell.mark == "good" else text
-
-    lines = [f"% {table.title}", f"\\begin{{tabular}}{{l{'r' * (len(table.heads) - 1)}}}"]
-    lines += [" & ".join(show(TableEntry(head)) for head in table.heads) + " \\\\", "\\hline"]
-    for _, rows in table.groups:
-        lines += [" & ".join(show(cell) for cell in row) + " \\\\" for row in rows]
-    return "\n".join([*lines, "\\end{tabular}", ""])
 
 
 def _right_labels(found: ComparedRecords) -> Table:

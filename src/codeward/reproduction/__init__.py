@@ -7,25 +7,6 @@ from typing import TYPE_CHECKING
 
 from codeward._lazy import attach
 
-_HOME = {
-    "_claims": "check_claims fill_claims",
-    "_findings": "CellStudy",
-    "_grid_folder": "Grid drop_scores is_grid list_runs open_grid",
-    "_grid_report": "GridReport build_grid_report count_grid_steps write_grid_report",
-    "_packed_setting": "PackedRun PackedSetting is_packed list_packed",
-    "_packing": "pack_setting unpack_setting",
-    "_sample_heads": "freeze_features vote_heads",
-    "_sample_tables": (
-        "SAMPLE_DECODERS certify_samples draw_samples draw_writers load_sample_records load_writer_records "
-        "tabulate_samples tabulate_writers"
-    ),
-    "_sample_votes": "SAMPLE_CODES SampleStudy choose_sample_training vote_samples",
-    "_studies": "plan_study",
-    "_sweep": "PlannedCell count_grid draw_grid plan_cells study_grid vote_grid",
-    "_writer_study": "attack_writers count_with_everybody study_writers vote_writers",
-    "_writers": "WriterData make_writer_codes",
-}
-
 __all__ = [
     "SAMPLE_CODES",
     "SAMPLE_DECODERS",
@@ -98,4 +79,4 @@ if TYPE_CHECKING:
     from codeward.reproduction._writer_study import attack_writers, count_with_everybody, study_writers, vote_writers
     from codeward.reproduction._writers import WriterData, make_writer_codes
 
-__getattr__, __dir__ = attach(__name__, _HOME)
+__getattr__, __dir__ = attach(__name__, __file__)

@@ -163,8 +163,8 @@ def check_claims(folder: str | os.PathLike[str], grid: Grid | None = None) -> li
     wrong = []
     for claim in load_claims(root):
         page = root.parent / claim["page"]
-        text = _join(page.read_text(encoding="utf-8")) if page.is_file() else ""
-        quote = _join(claim["quote"])
+        text = " ".join(page.read_text(encoding="utf-8").split()) if page.is_file() else ""
+        quote = " ".join(claim["quote"].split())
         if text.count(quote) != 1:
             wrong.append(f"{claim['page']}: {text.count(quote)} times the quote {quote!r}")
         place = 0
@@ -258,7 +258,3 @@ def _agrees(text: str, value: float, scale: int) -> bool:
     digits = Decimal(re.sub(r"[^0-9.]", "", text))
     step = Decimal(1).scaleb(int(digits.as_tuple().exponent))
     return abs(Decimal(str(value)) * scale - digits) * 2 <= step
-
-
-def _join(text: str) -> str:
-    return " ".join(text.split())

@@ -108,7 +108,9 @@ class CellStudy:
         """Return the paper's decoder, with its assumptions unless told otherwise; attacker sets are gathered once."""
         key = attack_rate, success_rate
         if key not in self._bayes:
-            made = make_decoder("bayes", self.code, self.confusion, Assumptions.uniform(3, **_name_rates(key)))
+            made = make_decoder(
+                "bayes", self.code, self.confusion, Assumptions.uniform(3, attack_rate=key[0], success_rate=key[1])
+            )
             assert isinstance(made, BayesDecoder)
             known = next(iter(self._bayes.values()), None)
             if known is not None and made.is_exact:
@@ -134,10 +136,6 @@ class CellStudy:
             noise = self.confusion if name == "groups" else given
             self._others[name] = make_decoder(name, self.code, noise, n_classes=self.n_classes)
         return self._others[name]
-
-
-def _name_rates(key: tuple[float, float]) -> dict[str, float]:
-    return {"attack_rate": key[0], "success_rate": key[1]}
 
 
 def truth(given: VoteSet) -> NDArray[np.int64]:

@@ -255,7 +255,7 @@ def rank_code(name: str) -> tuple[int, str]:
 
 def _open_run(place: RunFolder, path: str) -> GridRun:
     records = tuple(Cell(place, *known).record for known in place.list_records())
-    studies = [check_study(place.read_json(file), file) for file in place.list_studies()]
+    studies = [check_study(place.read_json(file), file) for file in place.list_json("studies")]
     if len({record["config_digest"] for record in records}) > 1:
         raise InputError(f"{place.path}: holds records of different configurations; one run at a time")
     if any(study["code_digest"] != place.code.digest for study in studies):

@@ -110,7 +110,11 @@ def collect_tables(grid: Grid) -> dict[str, list[Table]]:
             _paper_tables.tabulate_clean(grid),
             _paper_tables.tabulate_calibrated(grid),
         ],
-        "table1": [*_paper_tables.tabulate_table1(grid)],
+        "table1": [
+            _paper_tables.tabulate_headline(grid),
+            _paper_tables.tabulate_trackers(grid),
+            _paper_tables.tabulate_contrast(grid),
+        ],
         "past": [
             _study_tables.tabulate_designed(grid),
             _study_tables.tabulate_attacks(grid),

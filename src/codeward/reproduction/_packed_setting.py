@@ -28,7 +28,7 @@ from codeward._errors import InputError
 from codeward._files import NUMPY_PACKINGS, parse_json, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.decoding import VoteSet, estimate_confusion
-from codeward.runs import CODE_FILE, CONFIG_FILE, Cell, RunFolder, parse_lines, parse_yaml
+from codeward.runs import CODE_FILE, CONFIG_FILE, Cell, RunFolder, parse_lines
 
 #: Most bytes that a packed file may unfold to.
 LIMIT = 1 << 28
@@ -236,10 +236,8 @@ class PackedRun(RunFolder):
         """The code of the run."""
         return self.setting.load_code(self.path.name)
 
-    def _read_config(self) -> Any:
-        return parse_yaml(self.read_text(self.config_file), str(self.config_file))
-
-    def _list_json(self, part: str) -> list[Path]:
+    def list_json(self, part: str) -> list[Path]:
+        """Return the JSON files of ``records``, ``votes`` or ``studies``, in order."""
         return [self.setting.path / name for name in self.setting.list_files(f"{self.path.name}/{part}")]
 
     def _name(self, file: Path) -> str:

@@ -89,7 +89,10 @@ def tabulate_success(grid: Grid) -> Table:
     groups: Groups = {}
     for run in grid.pick(attack=None):
         cells = [
-            share_cell([g["success"][kind] for g in _list_groups(run, size)], WEAK if kind == "hit_models" else 0)
+            share_cell(
+                [group["success"][kind] for record in list_records(run, size) for group in record["figures"]["groups"]],
+                WEAK if kind == "hit_models" else 0,
+            )
             for kind in ("hit_models", "clean_models")
             for size in sizes
         ]
@@ -199,10 +202,6 @@ def tabulate_calibrated(grid: Grid) -> Table | None:
     )
 
 
-def _list_groups(run: GridRun, size: int) -> list[Record]:
-    return [group for record in list_records(run, size) for group in record["figures"]["groups"]]
-
-
 def _find_weakest(run: GridRun) -> TableEntry:
     found = [
         (group["success"]["hit_models"], record)
@@ -253,12 +252,6 @@ _NOTE = (
 )
 
 
-def tabulate_table1(grid: Grid) -> list[Table]:
-    """Return the paper's Table 1 beside ours, every way to name suspects, and codes a to f for contrast."""
-    tables = [_tabulate_headline(grid), _tabulate_trackers(grid), _tabulate_contrast(grid)]
-    return [table for table in tables if table is not None]
-
-
 def list_tracking(run: GridRun, size: int, name: str) -> list[Record]:
     """Return one tracking figure a repeat; ``own`` is our decoder, on class scores where they were kept, else on votes.
 
@@ -290,7 +283,8 @@ def tracking_cell(found: Sequence[Record], printed: Printed | None = None) -> Ta
     return TableEntry(f"{fmean(right):.2f} / {fmean(wrong):.2f}", of, "good" if good else "", spread=spread)
 
 
-def _tabulate_headline(grid: Grid) -> Table | None:
+def tabulate_headline(grid: Grid) -> Table | None:
+    """Return the paper's Table 1 beside ours."""
     runs = [run for run in grid.pick(PAPER_CODE) if run.config.split.kind == "iid"]
     own = {run.setting.dataset: run for run in grid.pick([OWN_CODE]) if run.config.split.kind == "iid"}
     groups: Groups = {}
@@ -324,7 +318,8 @@ def _tabulate_headline(grid: Grid) -> Table | None:
     return Table("table1-paper", "The paper's Table 1 beside ours", note, "code", heads, _freeze(groups))
 
 
-def _tabulate_trackers(grid: Grid) -> Table | None:
+def tabulate_trackers(grid: Grid) -> Table | None:
+    """Return every way to name suspects, for every code."""
     runs = [run for run in grid.pick(attack=None) if any(study.get("tracking") for study in run.studies)]
     names = [name for name in TRACKERS if any(name in s.get("tracking", {}) for run in runs for s in run.studies)]
     groups: Groups = {}
@@ -342,7 +337,8 @@ def _tabulate_trackers(grid: Grid) -> Table | None:
     return Table("table1-all", title, note, "setting", heads, _freeze(groups), True)
 
 
-def _tabulate_contrast(grid: Grid) -> Table | None:
+def tabulate_contrast(grid: Grid) -> Table | None:
+    """Return codes a to f on the task of Table 1, for contrast."""
     runs = [run for run in grid.pick("abcdef") if run.config.split.kind == "iid"]
     groups: Groups = {}
     for dataset in dict.fromkeys(run.setting.dataset for run in runs):

@@ -127,7 +127,8 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
             words = f"{record['parts']:,} parts"
             for name, curve in record["certified"].items():
                 half = half_certified(curve, record["inputs"])
-                cells = [_show(curve, k, record["inputs"]) for k in (0, *shown)]
+                counts = [curve[k] if k < len(curve) else 0 for k in (0, *shown)]
+                cells = [_show_share({"count": count, "of": record["inputs"]}) for count in counts]
                 frozen = f", heads on {record['backbone']['name']}" if "backbone" in record else ""
                 groups.setdefault(words, []).append(
                     (
@@ -228,10 +229,6 @@ def _certify_consensus(
             break
         counts.append(held)
     return counts or [0]
-
-
-def _show(curve: Sequence[int], k: int, n_inputs: int) -> TableEntry:
-    return _show_share({"count": curve[k] if k < len(curve) else 0, "of": n_inputs})
 
 
 def _show_share(share: Mapping[str, int]) -> TableEntry:

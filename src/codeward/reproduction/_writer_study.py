@@ -109,6 +109,7 @@ def study_writers(
         more = {"with_everybody": count_with_everybody(votes, everybody[:, 0], labels, COMPARED)}
     right = PluralityDecoder(code, N_CLASSES).predict(votes) == labels
     kept = np.bincount(np.maximum(radius[right], 0), minlength=1)
+    kinds = np.array([name.split("-")[0] for name in data.test_names])
     record = {
         "format": "codeward-writers/1",
         "name": title,
@@ -124,7 +125,10 @@ def study_writers(
         "exact": exact,
         "consensus": count_consensus(code, votes, labels, COMPARED),
         **more,
-        "staff_and_students": _split_kinds(data.test_names, right),
+        "staff_and_students": {
+            str(kind): {"count": int(right[kinds == kind].sum()), "of": int((kinds == kind).sum())}
+            for kind in np.unique(kinds)
+        },
         **data.describe(),
     }
     write_text_atomic(folder / f"{title}.json", json.dumps(record, indent=1) + "\n")
@@ -183,14 +187,6 @@ def count_with_everybody(
             errors, copies = (groups - k - 1) // 2, min(k, groups - k)
             found[str(k)] = {"errors": errors, "count": int((wrong + copies * misled <= errors).sum())}
     return found
-
-
-def _split_kinds(names: NDArray[Any], right: NDArray[np.bool_]) -> dict[str, dict[str, int]]:
-    kinds = np.array([name.split("-")[0] for name in names])
-    return {
-        str(kind): {"count": int(right[kinds == kind].sum()), "of": int((kinds == kind).sum())}
-        for kind in np.unique(kinds)
-    }
 
 
 def _split_writers(data: WriterData) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

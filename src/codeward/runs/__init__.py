@@ -29,27 +29,6 @@ from typing import TYPE_CHECKING
 
 from codeward._lazy import attach
 
-_HOME = {
-    "_cell": "Cell",
-    "_certificate_card": "Card CardCurve certify_clean certify_kept make_card",
-    "_config": "FederatedConfig RunConfig TrainConfig load_config load_federated_config parse_yaml read_stored",
-    "_listing": (
-        "draw_accuracy draw_input explain_input find_cell list_cells list_class_names observe pick_input round_scores"
-    ),
-    "_records": (
-        "ALARM CODE_FILE CONFIG_FILE SimulatedAttack decoder_figures describe_detection describe_machine "
-        "format_lines is_run list_inner_runs load_record load_records pack_record_folder parse_lines rate "
-        "read_lines read_record_folder save_record share write_lines"
-    ),
-    "_revocation": "Outlook Revocation foresee_revocation is_superseded load_revocation",
-    "_run_folder": "RunFolder find_code name_triggered",
-    "_sections": (
-        "FRACTION FRACTIONS AttackSection CodeSection DecoderSection FederatedSection SplitSection "
-        "TrainSection TrainingSection"
-    ),
-    "_stated_guarantees": "StatedGuarantee count_words state_guarantees sum_up_guarantees",
-}
-
 __all__ = [
     "ALARM",
     "CODE_FILE",
@@ -176,4 +155,4 @@ if TYPE_CHECKING:
     )
     from codeward.runs._stated_guarantees import StatedGuarantee, count_words, state_guarantees, sum_up_guarantees
 
-__getattr__, __dir__ = attach(__name__, _HOME)
+__getattr__, __dir__ = attach(__name__, __file__)

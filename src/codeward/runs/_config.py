@@ -5,10 +5,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, overload
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, overload
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from codeward._errors import InputError
 from codeward._files import read_text
@@ -68,36 +68,23 @@ class RunConfig(Section):
     store: Path | None = Field(
         default=None, description="Model store to share between runs; the run folder's own by default."
     )
-    cluster: str | None = Field(
+    cluster: Annotated[str, AfterValidator(check_address)] | None = Field(
         default=None, description="Ray cluster to train on: local, auto or HOST:PORT; without one, this process trains."
     )
 
-    @field_validator("cluster")
-    @classmethod
-    def _cluster_is_an_address(cls, address: str | None) -> str | None:
-        return address if address is None else check_address(address)
-
     @model_validator(mode="after")
-    def _fits(self) -> "RunConfig":
+    def _complete(self) -> "RunConfig":
         most = max(self.attack.attackers) * self.attack.groups
         if most > self.users:
             raise ValueError(f"attack: {most} attackers among {self.users} users")
         if self.decoder.max_attackers > self.users:
             raise ValueError(f"decoder.max_attackers: {self.decoder.max_attackers} among {self.users} users")
-        return self
-
-    @model_validator(mode="after")
-    def _resolve(self) -> "RunConfig":
         # Here rather than at use: the configuration a run keeps says what was done, and has one digest either way.
         if self.users == 12 and self.code == CodeSection():
             object.__setattr__(self, "code", CodeSection(name=DEFAULT_CODE))
         if self.attack.fraction is None:
             fraction = FRACTIONS.get(self.dataset, FRACTION)
             object.__setattr__(self, "attack", self.attack.model_copy(update={"fraction": fraction}))
-        return self
-
-    @model_validator(mode="after")
-    def _resolve_recipe(self) -> "RunConfig":
         if self.training.recipe is None:
             # The modern rates are for networks with batch norm; a network of one's own gets the paper's careful ones.
             known = self.training.architecture in (None, *MODERN_ARCHITECTURES)
@@ -254,7 +241,9 @@ def load_config(
     """
     content: Any = {}
     if path is not None:
-        content = read_yaml(path) or {}
+        if not Path(path).is_file():
+            raise InputError(f"{path}: no such configuration file")
+        content = parse_yaml(read_text(path, MAX_BYTES), str(path)) or {}
         if isinstance(content, dict) and "federated" in content and "federated" not in kind.model_fields:
             raise InputError(f"{path}: a federated run; this command is for pooled ones (see codeward federate --help)")
     return read_config(content, str(path or ""), kind, overrides)
@@ -276,7 +265,11 @@ def read_config(content: Any, what: str, kind: type[Kind], overrides: Sequence[s
     if not isinstance(content, dict):
         raise InputError(f"{what}: expected keys and values, found a {type(content).__name__}")
     # A YAML file may leave a section empty.
-    sections = {name for name, field in kind.model_fields.items() if _is_section(field.annotation)}
+    sections = {
+        name
+        for name, field in kind.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }
     content = {key: {} if value is None and key in sections else value for key, value in content.items()}
     for override in overrides:
         _apply(content, override)
@@ -296,10 +289,6 @@ def _flatten(content: dict[str, Any], head: str = "") -> dict[str, Any]:
     for key, value in content.items():
         flat |= _flatten(value, f"{head}{key}.") if isinstance(value, dict) else {head + key: value}
     return flat
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
@@ -322,13 +311,6 @@ def _explain(item: Any) -> str:
         return "unknown key"
     message: str = shorten(item["msg"].removeprefix("Value error, "), 400)
     return f"{message} (got {shorten(repr(item['input']))})" if item["loc"] else message
-
-
-def read_yaml(path: str | os.PathLike[str]) -> Any:
-    """Read a small YAML file, from whomever it is: what is too long, too deep or repeated by aliases is refused."""
-    if not Path(path).is_file():
-        raise InputError(f"{path}: no such configuration file")
-    return parse_yaml(read_text(path, MAX_BYTES), str(path))
 
 
 def parse_yaml(text: str, what: str) -> Any:

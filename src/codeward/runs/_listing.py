@@ -186,7 +186,7 @@ def explain_input(cell: Cell, inputs: str = "triggered", index: int = 0) -> Expl
     >>> explain_input(Cell(RunFolder("no/such/folder"), 0, 3))
     Traceback (most recent call last):
     ...
-    codeward._errors.InputError: no/such/folder/config.yaml: no such configuration file
+    codeward._errors.InputError: no/such/folder/config.yaml: no such file
     """
     decoder, given = cell.decoder(), cell.load_votes(inputs)
     if not 0 <= index < len(given.votes):

@@ -13,7 +13,7 @@ from codeward._files import open_regular, read_json, read_text, remove_leftovers
 from codeward._notebook import Displayed, Sheet
 from codeward.codes import Code, design, named_code
 from codeward.decoding import VoteSet, load_votes
-from codeward.runs._config import FederatedConfig, RunConfig, TrainConfig, read_config, read_stored, read_yaml
+from codeward.runs._config import FederatedConfig, RunConfig, TrainConfig, parse_yaml, read_config, read_stored
 from codeward.runs._records import CODE_FILE, CONFIG_FILE, load_record
 
 
@@ -92,13 +92,10 @@ class RunFolder(Displayed):
     @cached_property
     def config(self) -> RunConfig:
         """The configuration; a `FederatedConfig` of a federated run, a `TrainConfig` of one's own data."""
-        content = self._read_config()
+        content = parse_yaml(self.read_text(self.config_file), str(self.config_file))
         kinds: dict[str, type[RunConfig]] = {"federated": FederatedConfig, "train": TrainConfig}
         named = [kind for section, kind in kinds.items() if isinstance(content, dict) and section in content]
         return read_config(read_stored(content), str(self.config_file), named[0] if named else RunConfig)
-
-    def _read_config(self) -> Any:
-        return read_yaml(self.config_file)
 
     def save_config(self, config: RunConfig) -> None:
         """Write the configuration."""
@@ -136,17 +133,14 @@ class RunFolder(Displayed):
         """Return repeat and number of attackers of every cell with vote files, in order."""
         return self._list_cells("votes")
 
-    def list_studies(self) -> list[Path]:
-        """Return the files of the studies, in order."""
-        return self._list_json("studies")
-
     def _list_cells(self, part: str) -> list[tuple[int, int]]:
-        names = [re.fullmatch(r"repeat(\d{1,9})-attackers(\d{1,9})\.json", f.name) for f in self._list_json(part)]
+        names = [re.fullmatch(r"repeat(\d{1,9})-attackers(\d{1,9})\.json", f.name) for f in self.list_json(part)]
         return sorted((int(match[1]), int(match[2])) for match in names if match)
 
     # How its files are read; a run that is kept otherwise than in plain files has its own way.
 
-    def _list_json(self, part: str) -> list[Path]:
+    def list_json(self, part: str) -> list[Path]:
+        """Return the JSON files of ``records``, ``votes`` or ``studies``, in order."""
         return sorted((self.path / part).glob("*.json"))
 
     def holds(self, file: Path) -> bool:
@@ -199,7 +193,10 @@ class RunFolder(Displayed):
             self.code_file.unlink(missing_ok=True)
         code = self.code if self.code_file.exists() else found or find_code(config)
         if begun:
-            self._compare(code)
+            for cell in self.list_records():
+                file = self.record(*cell)
+                if load_record(file).get("code_digest") != code.digest:
+                    raise InputError(f"{file}: a record of another code than {self.code_file}; was the folder edited?")
         # The code comes last, so that a folder with a code always says whose it is. A run that has grown says so, and
         # one that is asked for fewer of its cells this time keeps the others.
         whole = config if known is None else _join(known, config)
@@ -217,13 +214,6 @@ class RunFolder(Displayed):
         while (target := self.path.with_name(f"{self.path.name}.{number}")).exists():
             number += 1
         return self.path.rename(target)
-
-    def _compare(self, code: Code) -> None:
-        """Refuse records of another code: they must not stand beside new ones."""
-        for cell in self.list_records():
-            file = self.record(*cell)
-            if load_record(file).get("code_digest") != code.digest:
-                raise InputError(f"{file}: a record of another code than {self.code_file}; was the folder edited?")
 
     def _sheet(self) -> Sheet:
         from codeward.runs._listing import describe_run

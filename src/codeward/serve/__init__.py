@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from codeward.serve._endpoint import make_app, serve_run
     from codeward.serve._opening import GuardedRun, make_examiner, name_classes, open_run
 
-_HOME = {
-    "_access": "Limits ServeSettings read_token",
-    "_alarms": "bet_on_small compute_p_values find_alarms",
-    "_convictions": "Examiner TargetEvidence gather_evidence",
-    "_endpoint": "make_app serve_run",
-    "_opening": "GuardedRun make_examiner name_classes open_run",
-}
-
 __all__ = [
     "DEFAULT_LEDGER",
     "DamagedIncident",
@@ -49,4 +41,4 @@ __all__ = [
     "serve_run",
 ]
 
-__getattr__, _ = attach(__name__, _HOME)
+__getattr__, _ = attach(__name__, __file__)

@@ -288,7 +288,7 @@ class AccessControl:
         try:
             if not self._knows_host(headers):
                 await _answer(send_on, 421, "this name is not served here; use the address that codeward serve printed")
-            elif not self._is_open(path) and not self._has_token(headers):
+            elif not (path in _OPEN or path.startswith("/page/") or self._has_token(headers)):
                 await _answer(send_on, 401, "a bearer token is needed", [("WWW-Authenticate", "Bearer")])
             else:
                 await self.app(scope, receive, send_on)
@@ -302,9 +302,6 @@ class AccessControl:
         host = headers.get("host", "").lower()
         name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
         return name in allowed
-
-    def _is_open(self, path: str) -> bool:
-        return path in _OPEN or path.startswith("/page/")
 
     def _has_token(self, headers: Headers) -> bool:
         token = self.settings.token

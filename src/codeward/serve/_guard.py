@@ -99,7 +99,8 @@ class Guard:
         self._proved: Decoder = decoder if nearest is None else nearest
         if certifiable and threat == "deterministic":
             if isinstance(decoder, BayesDecoder):
-                self.certified_attackers = _affordable_attackers(decoder, inspection)
+                most = min(len(decoder.attackers_prior) - 1, max(1, inspection.detect)) if decoder.is_exact else 0
+                self.certified_attackers = _affordable(decoder.code, most, decoder.n_classes)
             elif nearest is not None:
                 self.certified_attackers = _affordable(code, nearest.n_attackers, models.n_classes)
         kept = None
@@ -284,12 +285,6 @@ def _state_arbitrary(inspection: Inspection) -> dict[str, Any]:
         "so its labels, probabilities and suspects are likely, not guaranteed."
     )
     return {"threat": "arbitrary", "property": "correct", "k": k, "text": text}
-
-
-def _affordable_attackers(decoder: BayesDecoder, inspection: Inspection) -> int:
-    """Return the largest k worth certifying: up to the k the decoder expects, within `CERTIFICATE_WORK`; 0 for none."""
-    most = min(len(decoder.attackers_prior) - 1, max(1, inspection.detect))
-    return _affordable(decoder.code, most, decoder.n_classes) if decoder.is_exact else 0
 
 
 def _affordable(code: Code, most: int, n_classes: int) -> int:

@@ -1,6 +1,5 @@
 """Bodies to images: JSON, .npy, PNG, JPEG and multipart, checked before anything is made of them; never unpickled."""
 
-import hashlib
 import io
 import json
 import warnings
@@ -115,12 +114,6 @@ def load_json(body: bytes) -> Any:
         return json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise refuse(400, "the body is not readable as JSON") from error
-
-
-def digest_image(image: Images) -> str:
-    """SHA-256 of an image as a picture: shape and pixels rounded to 0..255, so that all formats agree, in hex."""
-    pixels = np.rint(image * 255).astype(np.uint8)
-    return hashlib.sha256(f"image {image.shape}\n".encode() + pixels.tobytes()).hexdigest()
 
 
 def write_png(image: Images) -> bytes:

@@ -7,18 +7,6 @@ from typing import TYPE_CHECKING
 
 from codeward._lazy import attach
 
-_HOME = {
-    "_architectures": "ARCHITECTURES build_network fingerprint",
-    "_engines": "Weights",
-    "_ensemble": "BatchedEnsemble Ensemble vote",
-    "_loop_engine": "train_from",
-    "_model_store": "ModelStore model_key",
-    "_ray_cluster": "Cluster",
-    "_sub_models": "BatchStream ModelPlan SubModels drop_users plan_batches plan_models",
-    "_train": "train_ensemble train_ensembles",
-    "_training_settings": "MODERN PRESETS TrainingSettings choose_recipe",
-}
-
 __all__ = [
     "ARCHITECTURES",
     "MODERN",
@@ -56,4 +44,4 @@ if TYPE_CHECKING:
     from codeward.training._train import train_ensemble, train_ensembles
     from codeward.training._training_settings import MODERN, PRESETS, TrainingSettings, choose_recipe
 
-__getattr__, __dir__ = attach(__name__, _HOME)
+__getattr__, __dir__ = attach(__name__, __file__)
