@@ -34,8 +34,8 @@ def list_modules() -> dict[str, list[Path]]:
     """Return the modules of every package."""
     found = defaultdict(list)
     for file in sorted(SOURCE.rglob("*.py")):
-        parts = file.relative_to(SOURCE).parts
-        found[parts[0] if len(parts) > 1 else "(top)"].append(file)
+        name = file.relative_to(SOURCE).with_suffix("").parts[0]
+        found[name if any(name in layer for layer in LAYERS) else "(top)"].append(file)
     return dict(found)
 
 

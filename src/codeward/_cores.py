@@ -1,9 +1,12 @@
-"""How many cores there are to work on, and rows shared out among them."""
+"""What there is to work on: cores, with rows shared out among them, and the addresses of Ray clusters."""
 
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+
+from codeward._errors import InputError
 
 #: Fewest rows that are worth a thread.
 LEAST_ROWS = 16
@@ -29,3 +32,17 @@ def share_rows(n_rows: int, work: Callable[[slice], None]) -> None:
         tasks = [pool.submit(work, slice(*pair)) for pair in pairwise(borders)]
     for task in tasks:
         task.result()
+
+
+def check_address(address: str) -> str:
+    """Return ``local``, ``auto`` or ``HOST:PORT`` as it came; refuse everything else."""
+    if address in ("local", "auto"):
+        return address
+    if address.startswith("ray://"):
+        raise InputError(
+            f"cluster {address}: Ray Client is not supported; run codeward on a machine of the cluster, with HOST:PORT"
+        )
+    match = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})", address, re.ASCII)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise InputError(f"cluster {address!r}: expected local, auto or HOST:PORT (the head's port is 6379 by default)")
+    return address

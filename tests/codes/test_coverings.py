@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from codeward.codes import _programs
+from codeward.codes import _stages
 from codeward.codes._annealing import cyclic_actions, set_orbits, unfold
 from codeward.codes._coverings import (
     fit_multiplicities,
@@ -156,13 +156,13 @@ def test_exact_solver_finds_covering_numbers(
         def absent(*_: object) -> None:
             raise ImportError
 
-        monkeypatch.setattr(_programs, "_solve_cpsat", absent)
+        monkeypatch.setattr(_stages, "_solve_cpsat", absent)
     request = Request(n, k, r, "detect", d)
-    blocks, bound = _programs.solve_covering(request, 20, 10.0, 0)
+    blocks, bound = _stages.solve_covering(request, 20, 10.0, 0)
     assert blocks is not None
     assert len(blocks) == bound == least
     assert covers_slowly(blocks, k, d)
-    nothing, proved = _programs.solve_covering(request, least - 1, 10.0, 0)
+    nothing, proved = _stages.solve_covering(request, least - 1, 10.0, 0)
     assert nothing is None
     assert proved == least
 
@@ -172,8 +172,8 @@ def test_exact_solver_finds_covering_numbers(
 )
 def test_points_of_few_blocks_cover_every_pair(n_users: int, block: int, n_blocks: int, margin: int) -> None:
     request = Request(n_users, 2, n_users - block, "detect", margin)
-    assert _programs.fits_points(request, n_blocks)
-    blocks = _programs.solve_points(request, n_blocks, 10.0, 0)
+    assert _stages.fits_points(request, n_blocks)
+    blocks = _stages.solve_points(request, n_blocks, 10.0, 0)
     assert blocks is not None
     assert blocks.shape == (n_blocks, n_users)
     assert blocks.sum(axis=1).max() <= block
@@ -182,6 +182,6 @@ def test_points_of_few_blocks_cover_every_pair(n_users: int, block: int, n_block
 
 def test_fewer_points_than_pairs_need_are_not_found() -> None:
     request = Request(10, 2, 5, "detect", 1)
-    assert _programs.solve_points(request, 5, 10.0, 0) is None
-    assert not _programs.fits_points(Request(10, 3, 5, "detect", 1), 6)
-    assert not _programs.fits_points(request, 40)
+    assert _stages.solve_points(request, 5, 10.0, 0) is None
+    assert not _stages.fits_points(Request(10, 3, 5, "detect", 1), 6)
+    assert not _stages.fits_points(request, 40)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward._errors import InputError, UnmetError
-from codeward.codes import Design, _programs, _stages, inspect
+from codeward.codes import Design, _stages, inspect
 from codeward.codes._constructions import duplicated_code
 from codeward.codes._designer import MARGIN
 from codeward.codes._designer import design as design_code
@@ -333,6 +333,6 @@ def test_the_designer_works_without_the_optional_solver(monkeypatch: pytest.Monk
     def absent(*_: object) -> None:
         raise ImportError
 
-    monkeypatch.setattr(_programs, "_solve_cpsat", absent)
+    monkeypatch.setattr(_stages, "_solve_cpsat", absent)
     found = design(9, 2, 5, guarantee="detect", time_limit=1.5)
     assert found.code.n_models == 8

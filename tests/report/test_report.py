@@ -18,7 +18,7 @@ from codeward.certificates import Agreement, Witness, certify_agreement
 from codeward.codes import Code, inspect
 from codeward.decoding import BayesDecoder, VoteSet, load_votes
 from codeward.report import adopt_svg, build_report, count_steps, write_report
-from codeward.report._card_page import tile_certified
+from codeward.report._page import tile_certified
 from codeward.report._run_conclusion import _judge, conclude, state_kept
 from codeward.report._run_sections import certify_cells, show_share, tell_certificates
 from codeward.report._table_builder import TableEntry, show_number

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codeward._cores import check_address
 from codeward._errors import InputError
-from codeward._ray_address import check_address
 from codeward.cli import main
 from codeward.codes import Code
 from codeward.data import Overlay, Samples

@@ -9,19 +9,16 @@ import typer
 from codeward._errors import InputError, UnmetError
 from codeward.cli._certify import certify
 from codeward.cli._compare import compare
-from codeward.cli._data import data_app, features
 from codeward.cli._decode import decode
 from codeward.cli._design import design
 from codeward.cli._design import inspect as inspect_code
 from codeward.cli._federate import federate_app
-from codeward.cli._ledger import ledger_app
-from codeward.cli._own_data import train
+from codeward.cli._own_data import data_app, features, train
 from codeward.cli._referee import referee
 from codeward.cli._report import report
 from codeward.cli._reproduce import reproduce
-from codeward.cli._revoke import revoke
-from codeward.cli._run import run
-from codeward.cli._serve import serve
+from codeward.cli._run import revoke, run
+from codeward.cli._serve import ledger_app, serve
 
 #: Which extra brings a package that the core does without.
 _EXTRAS = (

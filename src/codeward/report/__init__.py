@@ -17,9 +17,8 @@ from codeward._charts import (
     make_point,
 )
 from codeward._figures import Share, sum_up_shares
-from codeward.report._card_page import build_card, write_card
 from codeward.report._comparison_page import ComparedRecords, pack_comparison, tabulate_comparison, write_comparison
-from codeward.report._page import adopt_svg, write_page
+from codeward.report._page import adopt_svg, build_card, write_card, write_page
 from codeward.report._run_report import (
     ENDINGS,
     Report,

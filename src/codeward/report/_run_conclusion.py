@@ -11,7 +11,7 @@ from codeward._charts import draw_matrix
 from codeward._figures import show_percent, sum_up_shares
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
-from codeward.report._card_page import tile_certified
+from codeward.report._page import tile_certified
 from codeward.report._run_sections import Content, enter_texts, tabulate
 from codeward.report._table_builder import count_attackers
 from codeward.runs import (

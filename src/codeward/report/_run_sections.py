@@ -14,7 +14,7 @@ from codeward._figures import Share, show_percent, sum_up_rates, sum_up_shares
 from codeward._progress import Progress
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
-from codeward.report._card_page import tell_curves
+from codeward.report._page import tell_curves
 from codeward.report._table_builder import Table, TableEntry, show_number
 from codeward.runs import (
     ALARM,

@@ -1,4 +1,4 @@
-"""Figures as entries of tables and points of charts; one table as HTML, Markdown, LaTeX, CSV and JSON."""
+"""Figures as entries of tables and points of charts; one table as Markdown, LaTeX, CSV and JSON."""
 
 import csv
 import io
@@ -11,7 +11,6 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from codeward._figures import Share, sum_up_shares
-from codeward.report._page import find_templates
 
 Mark = Literal["", "good", "weak", "full", "partly", "none", "past", "wrap"]
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
@@ -108,11 +107,6 @@ class Table:
         of = re.sub(r"^1 time ", "of ", self.common)
         said = f"Unless a cell says otherwise: {of}." if of else ""
         return " ".join(part for part in (self.note, said) if part)
-
-    def to_html(self) -> str:
-        """Return the table in a box that scrolls by itself, every denominator in small print or at the pointer."""
-        parts: Any = find_templates().get_template("parts.html").module
-        return str(parts.table(self))
 
     def to_markdown(self) -> str:
         """Return the table under a heading; the group is the first column."""

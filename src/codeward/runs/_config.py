@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, overload
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from codeward._cores import check_address
 from codeward._errors import InputError
 from codeward._files import read_text
-from codeward._ray_address import check_address
 from codeward.runs._sections import (
     ASSUMED_BY_BAYES,
     DEFAULT_CODE,

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from codeward._cores import check_address
 from codeward._errors import InputError
-from codeward._ray_address import check_address
 from codeward.training._engines import count_workers
 
 #: Nothing is reported to anybody. What a person set goes first.

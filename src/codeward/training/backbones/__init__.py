@@ -1,7 +1,6 @@
 """What turns inputs into features before any user hands in anything: fixed functions, known by their hashes."""
 
-from codeward.training.backbones._backbone import NOBODY, TRUSTED, Backbone
-from codeward.training.backbones._hashed_features import HashedTable, HashedText
+from codeward.training.backbones._hashed_features import NOBODY, TRUSTED, Backbone, HashedTable, HashedText
 from codeward.training.backbones._named_backbones import (
     BACKBONES,
     FunctionBackbone,

@@ -15,8 +15,7 @@ from codeward._errors import InputError
 from codeward._files import read_bytes, read_npz, write_atomic
 from codeward._progress import Progress, silent
 from codeward.data import InputTable, Schema
-from codeward.training.backbones._backbone import NOBODY, TRUSTED, Backbone
-from codeward.training.backbones._hashed_features import HashedTable, HashedText
+from codeward.training.backbones._hashed_features import NOBODY, TRUSTED, Backbone, HashedTable, HashedText
 from codeward.training.backbones._pretrained import EFFICIENTNETS, MIRROR, EfficientNetLite, MiniLM
 from codeward.training.backbones._stroke_features import StrokeFeatures
 from codeward.training.heads import GridFeatures, check_steps, round_to_grid

@@ -14,8 +14,7 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward._files import read_bytes, write_atomic
-from codeward.training.backbones._backbone import TRUSTED
-from codeward.training.backbones._hashed_features import list_texts
+from codeward.training.backbones._hashed_features import TRUSTED, list_texts
 from codeward.training.heads import GridFeatures, round_to_grid
 
 _VERSION = 1

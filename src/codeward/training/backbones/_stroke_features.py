@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from codeward._cores import share_rows
 from codeward._errors import InputError
-from codeward.training.backbones._backbone import NOBODY
+from codeward.training.backbones._hashed_features import NOBODY
 from codeward.training.heads import GridFeatures, round_to_grid
 
 Images = NDArray[np.float64]

@@ -13,6 +13,21 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward.data import Overlay, Samples, render
 
+__all__ = [
+    "FRACTION",
+    "AttackGroup",
+    "AttackKind",
+    "Position",
+    "Trigger",
+    "draw_blend",
+    "draw_groups",
+    "draw_patch",
+    "poison",
+    "poison_users",
+    "stamp",
+    "trigger_inputs",
+]
+
 Position = Literal["corner", "fixed-random", "per-image", "early-corner"]
 Shape = tuple[int, int, int]
 AttackKind = Literal["patch", "blended", "split", "label-flip", "clean-label"]
