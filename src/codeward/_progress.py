@@ -43,9 +43,13 @@ def silent() -> Progress:
     return _Silent()
 
 
+#: What a function that opens bars of its own takes: the caller's progress, True for its own bars, else nothing.
+Shown = Progress | bool | None
+
+
 @contextmanager
-def show_progress(description: str, total: float, quiet: bool = False) -> Iterator[Progress]:
-    """Show a bar with time left on a terminal, plain lines elsewhere, nothing when ``quiet``.
+def show_progress(description: str, total: float, shown: Shown = True) -> Iterator[Progress]:
+    """Show a bar with time left on a terminal, plain lines elsewhere.
 
     Parameters
     ----------
@@ -53,10 +57,13 @@ def show_progress(description: str, total: float, quiet: bool = False) -> Iterat
         Words before the bar.
     total : float
         What `Progress.advance` adds up to; 0 when unknown.
-    quiet : bool
-        Show nothing.
+    shown : Progress, bool or None
+        A progress of the caller's is advanced instead; False or None: nothing is shown.
     """
-    if quiet:
+    if not isinstance(shown, bool):
+        yield shown or _Silent()
+        return
+    if not shown:
         yield _Silent()
         return
     if not sys.stderr.isatty():

@@ -204,7 +204,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def deal_digits() -> list[Samples]:
+def assign_digits() -> list[Samples]:
     """Three users; the third has so much that its training takes a while, to be killed in."""
     train = load_dataset("digits").train
     parts = [Samples(train.images[user::3], train.labels[user::3]) for user in range(3)]
@@ -242,7 +242,7 @@ class Site:
 @contextlib.contextmanager
 def open_site(place: Path, settings: FederatedSettings) -> Iterator[Site]:
     code = Code([[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0]], users=NAMES)
-    plan, users = FederationPlan(code, PRESETS["digits"], settings, (1, 8, 8), seed=7), deal_digits()
+    plan, users = FederationPlan(code, PRESETS["digits"], settings, (1, 8, 8), seed=7), assign_digits()
     gate_port, link_port, *ports = free_ports(7)
     written = write_consortium(place / "c", plan, ["127.0.0.1"], gate_port, link_port, join_timeout=180)
     for name, samples in zip(NAMES, users, strict=True):

@@ -112,7 +112,7 @@ def test_a_folder_without_records_is_refused(tmp_path):
 
 
 def test_a_trial_with_made_up_writers_goes_on_from_what_is_there(tmp_path):
-    data, code = WriterData.deal_digits(12), partition_code(12, 12)
+    data, code = WriterData.assign_digits(12), partition_code(12, 12)
     record = study_writers(data, "partition-12", code, tmp_path)
     assert record["certified"][0] > 0.8 * record["inputs"]
     assert study_writers(data, "partition-12", code, tmp_path) == record
@@ -126,7 +126,7 @@ def test_a_trial_with_made_up_writers_goes_on_from_what_is_there(tmp_path):
 
 def test_networks_of_models_without_an_attacker_are_those_without_the_attack(tmp_path):
     settings = TrainingSettings(architecture="mlp", epochs=1)
-    data = replace(WriterData.deal_digits(6), settings=settings, seed=2, store=ModelStore(tmp_path / "store"))
+    data = replace(WriterData.assign_digits(6), settings=settings, seed=2, store=ModelStore(tmp_path / "store"))
     clean, attacked = vote_writers(data, "partition-6", partition_code(6, 6), tmp_path, (1,))
     assert (clean.shape, attacked.shape) == ((108, 6), (54, 6))
     models = [file for file in data.store.root.rglob("*.safetensors") if ".scores." not in file.name]

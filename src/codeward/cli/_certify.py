@@ -154,7 +154,7 @@ def _find_agreement(
     most = min(3 if max_attackers is None else max_attackers, code.n_users)
     if n_classes < 2 or not is_agreement_affordable(code, n_classes, most):
         return None
-    with show_progress("if no model errs", 1, quiet=quiet) as progress:
+    with show_progress("if no model errs", 1, not quiet) as progress:
         found = certify_agreement(code, decoder, n_classes, max_attackers=most, progress=progress)
     broken = found.witness and {
         "attackers": source.name_users(found.witness.attackers),
@@ -215,7 +215,7 @@ def _certify_file(
     from codeward.certificates import certify as certify_votes
 
     start, spent = 0, 0.0
-    with show_progress("certify", reader.n_inputs, quiet=quiet) as progress:
+    with show_progress("certify", reader.n_inputs, not quiet) as progress:
         for part in reader.chunks(CHUNK, with_scores=decoder.needs == "scores"):
             begin = time.monotonic()
             size = part.votes.shape[0]

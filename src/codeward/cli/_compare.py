@@ -45,7 +45,7 @@ def compare(
     else:
         given = Comparison() if config is None else Comparison.load(config)
     figures = {}
-    with show_progress("compare", given.n_cells, quiet=as_json) as bar:
+    with show_progress("compare", given.n_cells, not as_json) as bar:
         for cell, record in run_comparison(given, output, data_dir, bar, votes_only):
             figures[cell.name] = record["figures"]
     if votes_only:

@@ -111,7 +111,7 @@ def _read_code(
             raise InputError("--users is needed to design a code: their number, or their names")
         count = users if isinstance(users, int) else len(users)
         limit = 10.0
-        with show_progress("designing", limit, quiet=quiet) as progress:
+        with show_progress("designing", limit, not quiet) as progress:
             found = design(
                 count,
                 attackers,

@@ -124,7 +124,7 @@ def decode(
         if false_alarm_rate is not None:  # the fit sets the alarm
             assumptions, false_alarm_rate = replace(assumptions, false_alarm_rate=false_alarm_rate), None
         noise, decoder, origin = find_validation(reader, validation, decoder)
-    with show_progress("fit", 0, quiet=as_json or not isinstance(noise, VoteSet)) as progress:
+    with show_progress("fit", 0, not as_json and isinstance(noise, VoteSet)) as progress:
         progress.advance(0, "a minute, or several with many attacker sets")
         known = n_classes if noise is None else None
         chosen = cell.decoder() if cell is not None else make_decoder(decoder, the_code, noise, assumptions, known)
@@ -167,7 +167,7 @@ def _decode_file(
     start = 0
     # Counting votes takes less time than looking them up.
     once = decoder if decoder.needs == "scores" or isinstance(decoder, PluralityDecoder) else VerdictMemory(decoder)
-    with show_progress("decode", reader.n_inputs, quiet=quiet) as progress:
+    with show_progress("decode", reader.n_inputs, not quiet) as progress:
         step = CHUNK if batch is None else reader.n_inputs
         for part in reader.chunks(step, with_scores=decoder.needs == "scores"):
             observed = part.observed(decoder.needs)

@@ -70,7 +70,7 @@ def design(
     _check_suffix(output, (".csv", ".npy", ".json"))
     _check_suffix(curve, (".svg",))
     sizes = None if weights is None else _read_weights(weights)
-    with show_progress("designing", time_limit, quiet=as_json) as progress:
+    with show_progress("designing", time_limit, not as_json) as progress:
         found = design_code(
             users,
             attackers,
@@ -91,7 +91,7 @@ def design(
     if curve is not None:
         from codeward.codes import compare_models, plot_trade_off
 
-        with show_progress("drawing", time_limit, quiet=as_json) as progress:
+        with show_progress("drawing", time_limit, not as_json) as progress:
             points = compare_models(users, seconds=time_limit, seed=seed, progress=progress)
         plot_trade_off(points, users).save(curve)
     inspection = _add_verified(inspect_code(found.code), found)

@@ -283,7 +283,7 @@ def features(
         "trust": np.array(made.trust),
     }
     reused = 0
-    with show_progress(f"features ({made.name})", sum(map(len, parts.values())), quiet or as_json) as bar:
+    with show_progress(f"features ({made.name})", sum(map(len, parts.values())), not (quiet or as_json)) as bar:
         for name, part in parts.items():
             found, known = transform_cached(made, part.inputs, folder, bar)
             arrays[name] = found.to_floats()

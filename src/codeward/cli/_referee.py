@@ -197,7 +197,7 @@ def _judge(
             raise InputError(f"{path}: the {name} decoder needs confusion matrices; give votes as .npz with confusion")
         reader = VoteReader(path)
         confusion, _ = find_confusion(reader, find_classes(reader, n_classes), None)
-    with show_progress("referee", 1, quiet=quiet) as progress:
+    with show_progress("referee", 1, not quiet) as progress:
         return judge(
             observed,
             code,

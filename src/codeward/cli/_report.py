@@ -50,7 +50,7 @@ def report(
     if kind != "csv" and target.is_dir():
         raise InputError(f"{target}: is a folder; give the name of a file")
     steps = count_grid_steps(folder) if of_grid else count_steps(folder)
-    with show_progress("report", steps, quiet=as_json) as progress:
+    with show_progress("report", steps, not as_json) as progress:
         if of_grid:
             made: Report | GridReport = write_grid_report(folder, target, progress, kind)
         else:

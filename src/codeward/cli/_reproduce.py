@@ -183,7 +183,7 @@ def _reproduce_samples(
         from codeward.reproduction import freeze_features
 
         pair = load_dataset(dataset, data_dir)
-        with show_progress("features", len(pair.train) + len(pair.test), quiet=not shown) as bar:
+        with show_progress("features", len(pair.train) + len(pair.test), shown) as bar:
             features = freeze_features(pair, backbone, find_data_dir(data_dir) / "features", bar)
     frozen = features.name if features else None
     studies = [SampleStudy(place, dataset, size, name, seed, frozen) for size in sizes for name in names]
@@ -195,7 +195,7 @@ def _reproduce_samples(
             pair = pair or load_dataset(dataset, data_dir)
             for study in studies:
                 if not study.is_voted and features:
-                    with show_progress(study.name, 2 * study.code.n_models, quiet=not shown) as bar:
+                    with show_progress(study.name, 2 * study.code.n_models, shown) as bar:
                         vote_heads(study, pair, features, bar)
                 elif not study.is_voted:
                     settings = choose_sample_training(study, pair)
@@ -207,7 +207,7 @@ def _reproduce_samples(
     if not votes_only:
         from codeward.reproduction import certify_samples, draw_samples, load_sample_records, tabulate_samples
 
-        with show_progress("certifying", len(voted) * len(wanted), quiet=not shown) as bar:
+        with show_progress("certifying", len(voted) * len(wanted), shown) as bar:
             for study in voted:
                 certify_samples(study, wanted, bar)
         records = load_sample_records(folder)
@@ -257,7 +257,7 @@ def _reproduce_writers(
     for name in wanted:
         if name not in known:
             raise InputError(f"--code {name}: the study has {', '.join(known)}")
-    data = WriterData.deal_digits(60) if smoke else WriterData.load(data_dir, find_data_dir(data_dir) / "features")
+    data = WriterData.assign_digits(60) if smoke else WriterData.load(data_dir, find_data_dir(data_dir) / "features")
     if networks:
         from codeward.training import ModelStore, choose_recipe
 
@@ -266,7 +266,7 @@ def _reproduce_writers(
     for name in sorted(wanted, key=lambda name: known[name].n_models):
         code = known[name]
         sizes = (1,) if smoke and name == wanted[0] else ATTACKS if name.startswith("track") else ()
-        with show_progress(data.title(name), code.n_models, quiet=quiet or as_json) as bar:
+        with show_progress(data.title(name), code.n_models, not (quiet or as_json)) as bar:
             vote_writers(data, name, code, place, sizes, bar)
             if not votes_only:
                 study_writers(data, name, code, place)

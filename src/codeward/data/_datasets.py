@@ -5,7 +5,6 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -18,8 +17,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._files import read_bytes, write_atomic
 from codeward._files import read_npz as read_arrays
-from codeward._progress import Progress
-from codeward._progress import show_progress as open_bar
+from codeward._progress import Progress, Shown, show_progress
 from codeward.data._dataset_files import (
     CATALOG,
     CIFAR_PYTHON_MD5,
@@ -222,7 +220,7 @@ def find_entry(name: str) -> CatalogEntry:
 
 
 def fetch_dataset(
-    name: str, data_dir: str | os.PathLike[str] | None = None, base_url: str | None = None, progress: bool = False
+    name: str, data_dir: str | os.PathLike[str] | None = None, base_url: str | None = None, progress: Shown = None
 ) -> Path:
     """Download a data set with pooch, verify it, and return its folder.
 
@@ -236,7 +234,7 @@ def fetch_dataset(
     data_dir : path-like, optional
     base_url : str, optional
         A mirror; else ``CODEWARD_MIRROR``, else the data set's home.
-    progress : bool
+    progress : Progress or bool, optional
         Show a bar per file.
 
     Examples
@@ -251,7 +249,7 @@ def fetch_dataset(
     return fetch_files(entry, folder, base_url or os.environ.get(MIRROR) or entry.home, progress)
 
 
-def fetch_files(entry: CatalogEntry, folder: Path, home: str, progress: bool = False) -> Path:
+def fetch_files(entry: CatalogEntry, folder: Path, home: str, progress: Shown = None) -> Path:
     """Bring the files of one entry from ``home`` into ``folder`` (see `fetch_dataset`)."""
     files = entry.train + entry.test
     missing = [file for file in files if not _is_whole(folder, file)]
@@ -323,13 +321,14 @@ def _unpack(packed: Path, wanted: list[DataFile], folder: Path, url: str) -> Non
         raise InputError(f"{url}: not the expected archive ({error})") from error
 
 
-def _download(url: str, md5: str, scratch: Path, progress: bool) -> Path:
+def _download(url: str, md5: str, scratch: Path, progress: Shown) -> Path:
     import logging
 
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)
-    with _open_bar(url.rsplit("/", 1)[1], progress) as bar:
+    with contextlib.ExitStack() as stack:
+        bar = _Bar(url.rsplit("/", 1)[1], stack, progress) if progress else False
         fetch = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
         try:
             kept = pooch.retrieve(
@@ -348,15 +347,15 @@ def _download(url: str, md5: str, scratch: Path, progress: bool) -> Path:
 class _Bar:
     """The progress object pooch drives, in mebibytes; drawn by `codeward._progress` once the size is known."""
 
-    def __init__(self, name: str, stack: contextlib.ExitStack) -> None:
+    def __init__(self, name: str, stack: contextlib.ExitStack, shown: Shown) -> None:
         self.total = 0
-        self._name, self._stack, self._full = name, stack, False
+        self._name, self._stack, self._shown, self._full = name, stack, shown, False
         self._bar: Progress | None = None
 
     def update(self, amount: int) -> None:
         """Advance by bytes."""
         if self._bar is None:
-            self._bar = self._stack.enter_context(open_bar(self._name, max(self.total, 1) / 2**20))
+            self._bar = self._stack.enter_context(show_progress(self._name, max(self.total, 1) / 2**20, self._shown))
         if not self._full:
             self._bar.advance(amount / 2**20, "MiB")
 
@@ -366,9 +365,3 @@ class _Bar:
 
     def close(self) -> None:
         """Nothing to do: the bar closes with its context, also when a download fails."""
-
-
-@contextlib.contextmanager
-def _open_bar(name: str, progress: bool) -> Iterator[_Bar | bool]:
-    with contextlib.ExitStack() as stack:
-        yield _Bar(name, stack) if progress else False

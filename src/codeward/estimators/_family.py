@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from codeward._errors import InputError
-from codeward._progress import show_progress
+from codeward._progress import Shown, show_progress
 from codeward.data import Schema, UserData
 from codeward.estimators._model_choice import ModelChoice, choose_heads
 from codeward.estimators._roles import Roles
@@ -28,7 +28,7 @@ def train_family(
     plan: "GuardedPlan",
     plans: Sequence[ModelPlan],
     store: ModelStore | None,
-    progress: bool = False,
+    progress: Shown = None,
     n_jobs: int | None = None,
 ) -> Any:
     """Train the sub-models of a plan on the samples that train; without a store they live in memory only."""
@@ -44,7 +44,7 @@ def train_family(
         assert model.settings is not None
         users = [data.take(own).samples for own in roles.training]
         return train_ensemble(users, plans, model.settings, plan.config.seed, store, progress=progress)
-    with show_progress("training", len(plans), quiet=not progress) as bar:
+    with show_progress("training", len(plans), progress) as bar:
         return train_tables(data, roles, model, plans, store, bar, n_jobs)
 
 
@@ -84,18 +84,18 @@ def keep_models(models: Any, plans: Sequence[ModelPlan], store: ModelStore) -> N
         models.save(store)
 
 
-def _fit_heads(data: UserData, roles: Roles, model: ModelChoice, plans: Sequence[ModelPlan], progress: bool) -> Any:
+def _fit_heads(data: UserData, roles: Roles, model: ModelChoice, plans: Sequence[ModelPlan], progress: Shown) -> Any:
     """Gather each user's statistics and solve a head a row."""
     from codeward.training.backbones import transform_cached
     from codeward.training.heads import StatisticsSet, UserStatistics, fit_heads
 
     backbone = model.backbone
     assert backbone is not None
-    with show_progress(f"features ({backbone.name})", len(data), quiet=not progress) as bar:
+    with show_progress(f"features ({backbone.name})", len(data), progress) as bar:
         features = transform_cached(backbone, data.inputs, None, bar)[0]
     users = [UserStatistics.of(features.take(own), data.labels[own], data.n_classes) for own in roles.training]
     rows = [planned.users for planned in plans]
-    with show_progress("heads", len(plans), quiet=not progress) as bar:
+    with show_progress("heads", len(plans), progress) as bar:
         return fit_heads(
             StatisticsSet(tuple(users)), None, None, rows, data.n_classes, model.ridge, backbone=backbone,
             keep_sums=0, progress=bar,

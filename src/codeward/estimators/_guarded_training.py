@@ -10,6 +10,7 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward._figures import show_percent
+from codeward._progress import Shown
 from codeward.certificates import certify
 from codeward.codes import count_attacker_sets
 from codeward.data import Schema
@@ -44,7 +45,7 @@ _USERS = (
 _AFFORDABLE = 2_000_000
 
 
-def train_guarded(plan: GuardedPlan, folder: str | Path, progress: bool = False) -> tuple[Cell, Card, bool]:
+def train_guarded(plan: GuardedPlan, folder: str | Path, progress: Shown = None) -> tuple[Cell, Card, bool]:
     """Train what the folder lacks, let it vote, count, and write the card; return whether something was made.
 
     Interrupted at any moment, the same call goes on where it was: finished sub-models are in the store.
@@ -55,7 +56,7 @@ def train_guarded(plan: GuardedPlan, folder: str | Path, progress: bool = False)
         From `plan_training`.
     folder : path-like
         A run folder of this very plan, or none yet.
-    progress : bool
+    progress : Progress or bool, optional
         Show progress on stderr.
 
     Examples
@@ -250,7 +251,7 @@ def _certify_trusted(cell: Cell, n_attackers: int) -> list[CardCurve]:
 
 
 def retrain_without(
-    cell: Cell, old: RunFolder, revocation: Revocation, plans: Sequence[ModelPlan], store: ModelStore, progress: bool
+    cell: Cell, old: RunFolder, revocation: Revocation, plans: Sequence[ModelPlan], store: ModelStore, progress: Shown
 ) -> Cell:
     """Make the cell of a trained folder again without the revoked users.
 
@@ -268,7 +269,7 @@ def retrain_without(
         What is left to train, in the numbers of the original users.
     store : ModelStore
         Of the new folder.
-    progress : bool
+    progress : Progress or bool, optional
 
     Examples
     --------

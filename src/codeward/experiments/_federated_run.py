@@ -17,6 +17,7 @@ import torch
 
 from codeward._errors import InputError
 from codeward._files import read_bytes, write_atomic
+from codeward._progress import Shown
 from codeward.estimators import save_heads
 from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
 from codeward.experiments._measure import count_votes, measure_consensus
@@ -57,7 +58,7 @@ _NOT_COMPARED = ("epochs", "precision", "mean", "std")
 
 
 def run_federated(
-    config: FederatedConfig, folder: str | os.PathLike[str], engine: Engine = "flower", progress: bool = False
+    config: FederatedConfig, folder: str | os.PathLike[str], engine: Engine = "flower", progress: Shown = None
 ) -> Iterator[dict[str, Any]]:
     """Run every cell of a federated configuration, yielding its record; cells whose record is there are not run.
 
@@ -72,7 +73,7 @@ def run_federated(
         The run folder, of the same kind as `run_experiment` makes; while cells train, with ``training`` inside.
     engine : {"flower", "reference"}
         Both give the same bytes; ``flower`` goes through Flower's simulation runtime, one node a user.
-    progress : bool
+    progress : Progress or bool, optional
         Show rounds on stderr.
 
     Examples
@@ -138,7 +139,7 @@ def plan_cell(setting: Setting) -> FederationPlan:
 
 
 def train_cells(
-    setting: Setting, sizes: Sequence[int], place: RunFolder, engine: Engine, progress: bool = False
+    setting: Setting, sizes: Sequence[int], place: RunFolder, engine: Engine, progress: Shown = None
 ) -> dict[int, tuple[FederatedResult, list[dict[str, Any]]]]:
     """Train the federations of one repeat, one for each number of attackers.
 

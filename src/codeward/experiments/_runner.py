@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._progress import show_progress
+from codeward._progress import Shown, show_progress
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, plot_class_shares, render
 from codeward.decoding import VoteSet, estimate_confusion
@@ -72,7 +72,7 @@ class Experiment:
         parts = None if repeat else self.parts
         return prepare_setting(self.config, repeat, self.pair, self.folder.code, parts)
 
-    def run(self, progress: bool = False) -> Iterator[tuple[Cell, bool]]:
+    def run(self, progress: Shown = None) -> Iterator[tuple[Cell, bool]]:
         """Make every cell; yield it with whether something of it was made just now.
 
         A cell is left alone when its record, its vote files and its models are there as they were written. What is
@@ -100,7 +100,7 @@ class Experiment:
                     if cell in ensembles:
                         cell = vote_cell(setting, cell, ensembles[cell])
                     if made:
-                        with show_progress("decode", 1, quiet=not progress) as bar:
+                        with show_progress("decode", 1, progress) as bar:
                             bar.advance(0, f"fit the {config.decoder.name} decoder, count")
                             cell = record_cell(config, cell)
                             bar.advance()
@@ -123,7 +123,7 @@ class Experiment:
 
 
 def run_experiment(
-    config: RunConfig, folder: str | os.PathLike[str], progress: bool = False
+    config: RunConfig, folder: str | os.PathLike[str], progress: Shown = None
 ) -> Iterator[dict[str, Any]]:
     """Run every cell of a configuration, yielding its record; cells that are there are read, not run.
 
@@ -135,7 +135,7 @@ def run_experiment(
     config : RunConfig
     folder : path-like
         The run folder; see `RunFolder`.
-    progress : bool
+    progress : Progress or bool, optional
         Show training progress on stderr.
 
     Examples
@@ -175,7 +175,7 @@ def find_device(cells: Sequence[Cell]) -> str | None:
 
 
 def _train(
-    setting: Setting, cells: Sequence[Cell], store: ModelStore, progress: bool, cluster: Cluster | None
+    setting: Setting, cells: Sequence[Cell], store: ModelStore, progress: Shown, cluster: Cluster | None
 ) -> list[Ensemble]:
     """Train the sub-models of one repeat under each number of attackers, all in one go."""
     config = setting.config

@@ -12,6 +12,7 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward._files import write_atomic
+from codeward._progress import Shown
 from codeward.estimators import load_sub_models, plan_collected, retrain_without, write_folder
 from codeward.experiments._federated_run import copy_round, list_sizes
 from codeward.experiments._measure import count_votes
@@ -66,7 +67,7 @@ def name_output(folder: str | os.PathLike[str], outlook: Outlook) -> Path:
 
 
 def revoke_users(
-    folder: str | os.PathLike[str], outlook: Outlook, output: str | os.PathLike[str], progress: bool = False
+    folder: str | os.PathLike[str], outlook: Outlook, output: str | os.PathLike[str], progress: Shown = None
 ) -> Iterator[dict[str, Any]]:
     """Make a new state of a run without the revoked users, yielding the record of each of its cells.
 
@@ -88,7 +89,7 @@ def revoke_users(
         From `foresee_revocation` of the same folder.
     output : path-like
         Folder of the new state.
-    progress : bool
+    progress : Progress or bool, optional
         Show training progress on stderr.
 
     Examples
@@ -147,7 +148,7 @@ def _open_state(new: RunFolder, revocation: Revocation, config: RunConfig) -> No
 
 
 def _train_without(
-    setting: Setting, n_attackers: int, revocation: Revocation, store: ModelStore, device: str | None, progress: bool
+    setting: Setting, n_attackers: int, revocation: Revocation, store: ModelStore, device: str | None, progress: Shown
 ) -> Ensemble:
     users = setting.poisoned(n_attackers)
     for user in revocation.revoked:

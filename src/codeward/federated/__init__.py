@@ -4,9 +4,9 @@ The Flower components are `codeward.federated.server_app:app` and `codeward.fede
 imports Flower, and what one round needs of heads and backbones is imported when it is asked for.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from codeward._lazy import attach
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport, derive_seed
 from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._flower_simulation import (
@@ -68,8 +68,4 @@ __all__ = [
     "train_update",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("codeward.federated._one_round"), name)
-    raise AttributeError(f"module 'codeward.federated' has no attribute {name!r}")
+__getattr__, __dir__ = attach(__name__, __file__)

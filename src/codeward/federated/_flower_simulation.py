@@ -18,7 +18,7 @@ from typing import Any
 from codeward._cores import count_cores
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
-from codeward._progress import show_progress as open_bar
+from codeward._progress import Shown, show_progress
 from codeward.data import Samples
 from codeward.federated._federation import FederatedResult, FederationPlan
 from codeward.federated._federation_folder import FederationFolder
@@ -175,7 +175,7 @@ def simulate_federation(
     folder: str | os.PathLike[str],
     client_app: str = CLIENT_APP,
     cores: int | None = None,
-    progress: bool = False,
+    progress: Shown = None,
 ) -> FederatedResult:
     """Train one federation with one simulated Flower node a user; see `simulate_federations`.
 
@@ -199,7 +199,7 @@ def simulate_federations(
     folder: str | os.PathLike[str],
     client_app: str = CLIENT_APP,
     cores: int | None = None,
-    progress: bool = False,
+    progress: Shown = None,
 ) -> list[FederatedResult]:
     """Train federations one after the other on simulated Flower nodes, one a user.
 
@@ -216,7 +216,7 @@ def simulate_federations(
         Reference to the ClientApp; experiments put attackers in with one of their own.
     cores : int, optional
         Clients that train at a time; by default one a core that this process may use.
-    progress : bool
+    progress : Progress or bool, optional
         Show rounds on stderr.
 
     Examples
@@ -253,7 +253,7 @@ def _simulate(
     work: Path,
     client_app: str,
     cores: int | None,
-    progress: bool,
+    progress: Shown,
 ) -> None:
     port = _free_port()
     values = {"simulation": str(work), "federations": ",".join(server.path.parent.name for server in waiting)}
@@ -281,7 +281,7 @@ def _run_app(
     environment: Mapping[str, str],
     work: Path,
     cores: int | None,
-    progress: bool,
+    progress: Shown,
     link: ProcessTree,
 ) -> None:
     """Submit the app and follow its rounds until it ends."""
@@ -296,7 +296,7 @@ def _run_app(
     command = ["flwr", "run", str(work / "app"), "simulation", "--stream", "--federation-config", text]
     run = ProcessTree(command, environment, work, work / "run.log")
     seen = dict.fromkeys(waiting, 0)
-    with open_bar("federated", sum(plan.settings.rounds for plan in waiting.values()), quiet=not progress) as bar:
+    with show_progress("federated", sum(plan.settings.rounds for plan in waiting.values()), progress) as bar:
         try:
             while True:
                 ended = not run.running

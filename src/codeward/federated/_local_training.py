@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_npz, write_atomic
-from codeward._progress import show_progress as open_bar
+from codeward._progress import Shown, show_progress
 from codeward.data import Overlay, Samples
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan
 from codeward.federated._federation_folder import FederationFolder
@@ -124,7 +124,7 @@ def train_federated(
     users: Sequence[Samples],
     plan: FederationPlan,
     updates: Mapping[int, Update] | None = None,
-    progress: bool = False,
+    progress: Shown = None,
     honest: Update = train_update,
     folder: FederationFolder | None = None,
 ) -> FederatedResult:
@@ -137,7 +137,7 @@ def train_federated(
     plan : FederationPlan
     updates : mapping of int to callable, optional
         What some users do instead of `train_update`: attackers, and users that fall silent (None for a reply).
-    progress : bool
+    progress : Progress or bool, optional
         Show rounds on stderr.
     honest : callable
         What the others do; by default they train on the CPU.
@@ -164,7 +164,7 @@ def train_federated(
     special = dict(updates or {})
     numbers = range(federation.round + 1, plan.settings.rounds + 1)
     total = sum(len(federation.draw_users(number)) for number in numbers)
-    with open_bar("federated", total, quiet=not progress) as bar:
+    with show_progress("federated", total, progress) as bar:
         for number in numbers:
             for user, assignment in federation.assign().items():
                 reply = special.get(user, honest)(assignment, users[user])

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_npz, write_atomic, write_text_atomic
+from codeward._progress import Shown
 from codeward.codes import Code, bagging_code, partition_code, shifted_hash_code
 from codeward.decoding import RunOffCounts
 from codeward.reproduction._packed_setting import PACKINGS
@@ -188,7 +189,7 @@ def choose_sample_training(study: SampleStudy, pair: "DatasetPair") -> "Training
     return replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
 
 
-def vote_samples(study: SampleStudy, pair: "DatasetPair", settings: "TrainingSettings", progress: bool = False) -> None:
+def vote_samples(study: SampleStudy, pair: "DatasetPair", settings: "TrainingSettings", progress: Shown = None) -> None:
     """Train the models of a study and write what they say of the test set; goes on from the blocks that are there.
 
     Parameters
@@ -197,7 +198,7 @@ def vote_samples(study: SampleStudy, pair: "DatasetPair", settings: "TrainingSet
     pair : DatasetPair
     settings : TrainingSettings
         Fixed before the data are seen: what depends on their amount may depend on a model's own parts only.
-    progress : bool
+    progress : Progress or bool, optional
 
     Examples
     --------

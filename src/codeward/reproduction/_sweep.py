@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from codeward import _progress
 from codeward._errors import InputError
+from codeward._progress import Shown, show_progress
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
 from codeward.experiments import Setting, choose_training, prepare_setting, record_cell, split_data, vote_cell
@@ -68,7 +68,7 @@ def vote_grid(
     runs: Mapping[str, RunConfig],
     folder: str | os.PathLike[str],
     store: ModelStore,
-    progress: bool = False,
+    progress: Shown = None,
     with_scores: bool = False,
     cluster: Cluster | None = None,
     data_dir: str | os.PathLike[str] | None = None,
@@ -86,7 +86,7 @@ def vote_grid(
     folder : path-like
         The grid; every run gets a run folder in it.
     store : ModelStore
-    progress : bool
+    progress : Progress or bool, optional
         Show training progress on stderr.
     with_scores : bool
         Keep class scores in the vote files.
@@ -112,7 +112,7 @@ def vote_grid(
 
 
 def count_grid(
-    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: Shown = None
 ) -> Iterator[PlannedCell]:
     """Yield every cell of a grid that has a record or vote files, counted where it was not; nothing is trained.
 
@@ -122,7 +122,7 @@ def count_grid(
     []
     """
     there = [planned for planned in plan_cells(runs, folder) if planned.is_there]
-    with _progress.show_progress("counting", len(there), quiet=not progress) as bar:
+    with show_progress("counting", len(there), progress) as bar:
         for planned in there:
             if not planned.cell.has_record:
                 record_cell(planned.config, planned.reopen())
@@ -131,7 +131,7 @@ def count_grid(
 
 
 def study_grid(
-    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: bool = False, smoke: bool = False
+    runs: Mapping[str, RunConfig], folder: str | os.PathLike[str], progress: Shown = None, smoke: bool = False
 ) -> None:
     """Study the votes of every cell beyond its record; see `choose_parts` for what each gets. Nothing is trained.
 
@@ -140,7 +140,7 @@ def study_grid(
     >>> study_grid({}, "no/such/folder")
     """
     there = [planned for planned in plan_cells(runs, folder) if planned.cell.has_votes]
-    with _progress.show_progress("studying", len(there), quiet=not progress) as bar:
+    with show_progress("studying", len(there), progress) as bar:
         for planned in there:
             cell, code = planned.reopen(), planned.path.rpartition("/")[2]
             study_cell(cell, choose_parts(planned.config, code, cell.repeat, cell.n_attackers, smoke))
@@ -181,7 +181,7 @@ def _train(
     codes: Mapping[str, Code],
     pair: DatasetPair,
     store: ModelStore,
-    progress: bool,
+    progress: Shown,
     with_scores: bool,
     cluster: Cluster | None,
 ) -> None:

@@ -49,7 +49,7 @@ def vote_writers(
     --------
     >>> import tempfile
     >>> from codeward.codes import partition_code
-    >>> data = WriterData.deal_digits(6)
+    >>> data = WriterData.assign_digits(6)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     clean, attacked = vote_writers(data, "partition-6", partition_code(6, 6), Path(folder), [1])
     >>> clean.shape, attacked.shape  # images and models; with the trigger only those that do not calibrate
@@ -86,7 +86,7 @@ def study_writers(
     --------
     >>> import tempfile
     >>> from codeward.codes import partition_code
-    >>> data = WriterData.deal_digits(6)
+    >>> data = WriterData.assign_digits(6)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     record = study_writers(data, "partition-6", partition_code(6, 6), Path(folder))
     >>> record["models"], record["certified"]  # right, and right whatever one, two or three writers do
@@ -213,7 +213,7 @@ def attack_writers(
     --------
     >>> import tempfile
     >>> from codeward.codes import partition_code
-    >>> data = WriterData.deal_digits(6)
+    >>> data = WriterData.assign_digits(6)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = attack_writers(data, "partition-6", partition_code(6, 6), Path(folder), sizes=[1])
     >>> found["cells"]["1"]["models_hit"], found["cells"]["1"]["success_hit"]

@@ -95,7 +95,7 @@ class WriterData:
 
     Examples
     --------
-    >>> data = WriterData.deal_digits(6)
+    >>> data = WriterData.assign_digits(6)
     >>> data.keep("student-partition-1").names
     ('student-1', 'student-3', 'student-5')
     """
@@ -122,7 +122,7 @@ class WriterData:
         return cls(pair.train, pair.test, tuple(names[order]), np.argsort(order)[ids], pair.test_groups, cache)
 
     @classmethod
-    def deal_digits(cls, n_users: int) -> "WriterData":
+    def assign_digits(cls, n_users: int) -> "WriterData":
         """Assign the embedded digits to writers who are made up, for a trial without MNIST."""
         pair = load_dataset("digits")
         users = np.arange(len(pair.train)) % n_users

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from codeward._errors import InputError
-from codeward._progress import show_progress as open_bar
+from codeward._progress import Shown, show_progress
 from codeward.codes import Code
 from codeward.data import Samples
 from codeward.training._architectures import build_network, fingerprint
@@ -39,7 +39,7 @@ def train_ensemble(
     store: ModelStore | None = None,
     device: str = "auto",
     engine: str = "auto",
-    progress: bool = False,
+    progress: Shown = None,
     cluster: str | Cluster | None = None,
 ) -> Ensemble:
     """Train the sub-models of a code, or find them in the store.
@@ -68,7 +68,7 @@ def train_ensemble(
         ``auto``: the GPU when there is one.
     engine : {"auto", "loop", "compiled", "graphs"}
         ``auto`` follows `choose_engine`, which looks at the architecture and the device only.
-    progress : bool
+    progress : Progress or bool, optional
         Show model-epochs, images/s and the time left on stderr.
     cluster : str or Cluster, optional
         Train on a Ray cluster, named by its address (see `Cluster`) or kept open by the caller; the models are those of
@@ -97,7 +97,7 @@ def train_ensembles(
     store: ModelStore | None = None,
     device: str = "auto",
     engine: str = "auto",
-    progress: bool = False,
+    progress: Shown = None,
     cluster: str | Cluster | None = None,
     finished: Callable[[int, Ensemble], None] | None = None,
 ) -> list[Ensemble]:
@@ -192,7 +192,7 @@ def train_ensembles(
     tell = None if finished is None else lambda task: finished(task, ensembles[task])
     with (
         TaskCallbacks([keys for keys, _ in wanted], set(jobs), tell) as callbacks,
-        open_bar("training", sum(own.epochs for _, own in origin.values()), quiet=not progress or not jobs) as bar,
+        show_progress("training", sum(own.epochs for _, own in origin.values()), progress if jobs else None) as bar,
     ):
         reporter = Reporter(bar, len(jobs))
 
