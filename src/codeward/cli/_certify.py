@@ -10,13 +10,11 @@ from codeward._errors import InputError
 from codeward._notebook import check_drawing_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
     from numpy.typing import NDArray
 
     from codeward._progress import Progress
-    from codeward.certificates import Certificates, CollectiveCertificate, Threat
+    from codeward.certificates import CollectiveCertificate, Threat
     from codeward.cli._clean_votes import VoteSource
     from codeward.codes import Code
     from codeward.decoding import Decoder, VoteReader
@@ -78,14 +76,15 @@ def certify(
 
     Example: codeward certify votes.npz --code code.csv --threat arbitrary --plot certified.svg -o certified.jsonl
     """
-    from codeward.certificates import parse_floor
+    from codeward._progress import show_progress
+    from codeward.certificates import certify as certify_votes
+    from codeward.certificates import certify_collective, parse_floor
     from codeward.cli._certified import Tally, open_certificates, show_summary
     from codeward.cli._clean_votes import open_votes
 
     # 1. What is asked for, and whether it makes sense, before any work.
     if threat not in ("deterministic", "arbitrary"):
         raise InputError(f"--threat must be deterministic or arbitrary, got {threat!r}")
-    model = cast("Threat", threat)
     if decoder in ("bayes", "groups") and threat == "arbitrary":
         raise InputError(
             f"the {decoder} decoder has no certificate under arbitrary: its guarantee assumes that all hit models say "
@@ -110,17 +109,39 @@ def certify(
 
     # 2. One pass over the file, block by block; a second one where the whole set is certified at once.
     held_out = origin is not None and "even-numbered" in origin
-    tally = Tally()
-    with open_certificates(output, source) as write:
-        for block, labels, judged in _certify_file(
-            reader, the_code, model, chosen, max_attackers, n_classes, time_limit, targets, held_out, as_json
-        ):
-            tally.add(block, labels, judged)
+    tally, start, spent = Tally(), 0, 0.0
+    ask: dict[str, Any] = {"threat": cast("Threat", threat), "decoder": chosen, "n_classes": n_classes}
+    progress = show_progress("certify", reader.n_inputs, not as_json)
+    with open_certificates(output, source) as write, progress as bar:
+        for part in reader.chunks(CHUNK, with_scores=chosen.needs == "scores"):
+            begin, size = time.monotonic(), part.votes.shape[0]
+            block = certify_votes(
+                part.observed(chosen.needs),
+                the_code,
+                **ask,
+                max_attackers=max_attackers,
+                time_limit=max(0.0, time_limit - spent),
+                targets=targets,
+                progress=_Scaled(bar, size),
+            )
+            tally.add(block, part.labels, _measured(start, size, held_out))
             write(block)
+            spent += time.monotonic() - begin
+            start += size
     at_once: list[CollectiveCertificate] = []
     if collective:
+        import numpy as np
+
         top = min(tally.by_radius.size, max_attackers or tally.last.searched)
-        at_once = _certify_at_once(reader, the_code, model, chosen, n_classes, top, time_limit, held_out)
+        parts = list(reader.chunks(with_scores=chosen.needs == "scores"))
+        seen = np.concatenate([part.observed(chosen.needs) for part in parts])
+        known = [part.labels for part in parts if part.labels is not None]
+        rows = _measured(0, len(seen), held_out)
+        truth = np.concatenate(known)[rows] if known else None
+        at_once = [
+            certify_collective(seen[rows], the_code, k, labels=truth, **ask, time_limit=time_limit)
+            for k in range(1, top + 1)
+        ]
 
     # 3. The summary.
     kept = _find_agreement(source, chosen, n_classes, max_attackers, as_json) if origin else None
@@ -196,78 +217,6 @@ def _count_scored(reader: "VoteReader", classes: int | None) -> int | None:
     if classes not in (None, scored):
         raise InputError(f"--classes {classes}, but the scores are of {scored}")
     return scored
-
-
-def _certify_file(
-    reader: "VoteReader",
-    code: "Code",
-    threat: "Threat",
-    decoder: "Decoder",
-    max_attackers: int | None,
-    n_classes: int,
-    time_limit: float,
-    targets: bool,
-    held_out: bool,
-    quiet: bool,
-) -> "Iterator[tuple[Certificates, NDArray[np.int64] | None, NDArray[np.bool_]]]":
-    """Yield (certificates, labels or None, which inputs are measured) block by block, with a progress bar."""
-    from codeward._progress import show_progress
-    from codeward.certificates import certify as certify_votes
-
-    start, spent = 0, 0.0
-    with show_progress("certify", reader.n_inputs, not quiet) as progress:
-        for part in reader.chunks(CHUNK, with_scores=decoder.needs == "scores"):
-            begin = time.monotonic()
-            size = part.votes.shape[0]
-            block = certify_votes(
-                part.observed(decoder.needs),
-                code,
-                threat=threat,
-                decoder=decoder,
-                max_attackers=max_attackers,
-                n_classes=n_classes,
-                time_limit=max(0.0, time_limit - spent),
-                targets=targets,
-                progress=_Scaled(progress, size),
-            )
-            yield block, part.labels, _measured(start, size, held_out)
-            spent += time.monotonic() - begin
-            start += size
-
-
-def _certify_at_once(
-    reader: "VoteReader",
-    code: "Code",
-    threat: "Threat",
-    decoder: "Decoder",
-    n_classes: int,
-    max_attackers: int,
-    time_limit: float,
-    held_out: bool,
-) -> "list[CollectiveCertificate]":
-    """Certify the whole file collectively, for k = 1 up to ``max_attackers``."""
-    import numpy as np
-
-    from codeward.certificates import certify_collective
-
-    parts = list(reader.chunks(with_scores=decoder.needs == "scores"))
-    votes = np.concatenate([part.observed(decoder.needs) for part in parts])
-    known = [part.labels for part in parts if part.labels is not None]
-    labels = np.concatenate(known) if known else None
-    kept = _measured(0, votes.shape[0], held_out)
-    return [
-        certify_collective(
-            votes[kept],
-            code,
-            k,
-            labels=None if labels is None else labels[kept],
-            threat=threat,
-            decoder=decoder,
-            n_classes=n_classes,
-            time_limit=time_limit,
-        )
-        for k in range(1, max_attackers + 1)
-    ]
 
 
 def _measured(start: int, size: int, held_out: bool) -> "NDArray[np.bool_]":

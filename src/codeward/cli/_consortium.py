@@ -1,9 +1,10 @@
 """``codeward federate init``, ``gate`` and ``users``: a consortium, its door, and who speaks for which column."""
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,7 +12,6 @@ from codeward._errors import InputError
 
 if TYPE_CHECKING:
     from codeward.codes import Code
-    from codeward.federated import FederationPlan
 
 
 def init(
@@ -62,13 +62,25 @@ def init(
 
     Example: codeward federate init consortium --code code.json --host fl.example.org --public-key alice=alice.pub
     """
+    from codeward.data import CATALOG
+    from codeward.federated import FederatedSettings, FederationPlan
     from codeward.federated.consortium import write_consortium
+    from codeward.training import PRESETS, build_network
 
     if folder.exists() or folder.is_symlink():
         raise InputError(f"{folder} exists: a consortium is never written over another; choose a new folder")
-    names = _read_names(users)
+    names: int | list[str] | None = None
+    if users is not None:
+        names = int(users) if users.isdigit() else [name.strip() for name in users.split(",")]
     matrix = _read_code(code, names, attackers, row_weight, utilization, guarantee, seed, as_json)
-    plan = _make_plan(matrix, recipe, shape, classes, rounds, local_epochs, timeout, seed)
+    if recipe not in PRESETS:
+        raise InputError(f"--recipe {recipe}: expected one of {', '.join(PRESETS)}")
+    images = CATALOG[recipe].shape if shape is None else _read_shape(shape)
+    training = dataclasses.replace(PRESETS[recipe], n_classes=CATALOG[recipe].n_classes if classes is None else classes)
+    # Found out here, not by the first round: whether the recipe's network fits the images.
+    build_network(training.architecture, images, training.n_classes, seed)
+    settings = FederatedSettings(rounds=rounds, local_epochs=local_epochs, timeout=timeout)
+    plan = FederationPlan(matrix, training, settings, images, seed)
     keys = _read_public_keys(public_key)
     written = write_consortium(folder, plan, host, port, superlink_port, days, keys)
     if as_json:
@@ -78,14 +90,6 @@ def init(
     for member in written.roster.members:
         print(f"  column {member.user}  {member.name}  {member.fingerprint}")
     print(f"next: {folder / 'README.md'} says which folder goes to whom")
-
-
-def _read_names(users: str | None) -> int | list[str] | None:
-    if users is None:
-        return None
-    if users.isdigit():
-        return int(users)
-    return [name.strip() for name in users.split(",")]
 
 
 def _read_code(
@@ -110,21 +114,9 @@ def _read_code(
         if users is None:
             raise InputError("--users is needed to design a code: their number, or their names")
         count = users if isinstance(users, int) else len(users)
-        limit = 10.0
-        with show_progress("designing", limit, not quiet) as progress:
-            found = design(
-                count,
-                attackers,
-                row_weight,
-                utilization,
-                guarantee,
-                margin=1,
-                time_limit=limit,
-                seed=seed,
-                progress=progress,
-                groups=True,
-                reproducible=True,
-            ).code
+        asked: dict[str, Any] = {"margin": 1, "time_limit": 10.0, "seed": seed, "groups": True, "reproducible": True}
+        with show_progress("designing", asked["time_limit"], not quiet) as bar:
+            found = design(count, attackers, row_weight, utilization, guarantee, progress=bar, **asked).code
     else:
         raise InputError("give --code FILE, or --attackers K to design a code, and not both")
     if isinstance(users, list):
@@ -135,32 +127,6 @@ def _read_code(
     if count != found.n_users:
         raise InputError(f"{count} users for a code of {found.n_users} columns")
     return Code(found.matrix, names, found.models, found.construction)
-
-
-def _make_plan(
-    code: "Code",
-    recipe: str,
-    shape: str | None,
-    classes: int | None,
-    rounds: int,
-    epochs: int,
-    timeout: float,
-    seed: int,
-) -> "FederationPlan":
-    from dataclasses import replace
-
-    from codeward.data import CATALOG
-    from codeward.federated import FederatedSettings, FederationPlan
-    from codeward.training import PRESETS, build_network
-
-    if recipe not in PRESETS:
-        raise InputError(f"--recipe {recipe}: expected one of {', '.join(PRESETS)}")
-    images = CATALOG[recipe].shape if shape is None else _read_shape(shape)
-    training = replace(PRESETS[recipe], n_classes=CATALOG[recipe].n_classes if classes is None else classes)
-    # Found out here, not by the first round: whether the recipe's network fits the images.
-    build_network(training.architecture, images, training.n_classes, seed)
-    settings = FederatedSettings(rounds=rounds, local_epochs=epochs, timeout=timeout)
-    return FederationPlan(code, training, settings, images, seed)
 
 
 def _read_shape(text: str) -> tuple[int, int, int]:

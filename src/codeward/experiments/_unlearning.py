@@ -127,7 +127,12 @@ def revoke_users(
             begin = time.perf_counter()
             if setting is None or setting.repeat != cell.repeat:
                 setting = prepare_setting(config, cell.repeat, pair, outlook.after.original)
-            ensemble = _train_without(setting, cell.n_attackers, outlook.after, store, device, progress)
+            users = setting.poisoned(cell.n_attackers)
+            for user in outlook.after.revoked:
+                users[user] = users[user].take(np.zeros(0, dtype=np.int64))
+            seed, engine = setting.model_seed, config.training.engine
+            plans = plan_remaining(outlook.after, seed)
+            ensemble = train_ensemble(users, plans, setting.training, seed, store, device or "auto", engine, progress)
             changes = _recount(setting, made, outlook.after, ensemble)
             changes["seconds"] = round(time.perf_counter() - begin, 3)
             made = made.save_record(config, cell.record | changes)
@@ -145,17 +150,6 @@ def _open_state(new: RunFolder, revocation: Revocation, config: RunConfig) -> No
     new.save_config(config.model_copy(update={"store": None}))
     revocation.code.save(new.code_file)
     revocation.save(new.path)
-
-
-def _train_without(
-    setting: Setting, n_attackers: int, revocation: Revocation, store: ModelStore, device: str | None, progress: Shown
-) -> Ensemble:
-    users = setting.poisoned(n_attackers)
-    for user in revocation.revoked:
-        users[user] = users[user].take(np.zeros(0, dtype=np.int64))
-    seed, engine = setting.model_seed, setting.config.training.engine
-    plans = plan_remaining(revocation, seed)
-    return train_ensemble(users, plans, setting.training, seed, store, device or "auto", engine, progress)
 
 
 def _recount(setting: Setting, cell: Cell, revocation: Revocation, ensemble: Ensemble) -> dict[str, Any]:

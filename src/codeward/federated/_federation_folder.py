@@ -12,7 +12,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from codeward._errors import InputError
-from codeward._files import write_atomic, write_text_atomic
+from codeward._files import read_json, write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport
 from codeward.federated._protocol import FederatedSettings
@@ -182,10 +182,7 @@ class FederationFolder:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: not readable ({error})") from error
+    content = read_json(file)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{file}: not a {FORMAT} file")
     return content

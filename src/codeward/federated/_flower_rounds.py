@@ -130,7 +130,10 @@ def unpack_reply(content: RecordDict) -> Reply:
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
             key = name.removeprefix(_MODEL) if name.startswith(_MODEL) else name
-            models[key] = {part: _wrap(array) for part, array in record.items()}
+            models[key] = {
+                part: Parcel(str(array.dtype), tuple(array.shape), len(array.data), partial(open_array, array))
+                for part, array in record.items()
+            }
         elif name != _REPLY:
             models[name] = {}
     return Reply(envelope, models)
@@ -139,10 +142,6 @@ def unpack_reply(content: RecordDict) -> Reply:
 def _pack_arrays(arrays: Arrays) -> ArrayRecord:
     # Not ascontiguousarray: it makes 1-d arrays of 0-d ones, such as batch norm's counter.
     return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
-
-
-def _wrap(array: Array) -> Parcel:
-    return Parcel(str(array.dtype), tuple(array.shape), len(array.data), partial(open_array, array))
 
 
 def open_array(array: Array) -> NDArray[Any]:

@@ -255,7 +255,9 @@ def _simulate(
     cores: int | None,
     progress: Shown,
 ) -> None:
-    port = _free_port()
+    with socket.socket() as probe:  # a free one
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
     values = {"simulation": str(work), "federations": ",".join(server.path.parent.name for server in waiting)}
     # JSON strings are TOML strings.
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
@@ -269,22 +271,6 @@ def _simulate(
     command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess",
                "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]  # fmt: skip
     link = ProcessTree(command, environment, work, work / "superlink.log")
-    try:
-        _await_port(link, port, work)
-        _run_app(waiting, environment, work, cores, progress, link)
-    finally:
-        link.end()
-
-
-def _run_app(
-    waiting: Mapping[FederationFolder, FederationPlan],
-    environment: Mapping[str, str],
-    work: Path,
-    cores: int | None,
-    progress: Shown,
-    link: ProcessTree,
-) -> None:
-    """Submit the app and follow its rounds until it ends."""
     resources = {
         "num-supernodes": max(plan.code.n_users for plan in waiting.values()),
         "client-resources-num-cpus": 1,
@@ -294,7 +280,17 @@ def _run_app(
     }
     text = " ".join(f"{key}={value}" for key, value in resources.items())
     command = ["flwr", "run", str(work / "app"), "simulation", "--stream", "--federation-config", text]
-    run = ProcessTree(command, environment, work, work / "run.log")
+    try:
+        _await_port(link, port, work)
+        _follow_app(waiting, ProcessTree(command, environment, work, work / "run.log"), link, work, progress)
+    finally:
+        link.end()
+
+
+def _follow_app(
+    waiting: Mapping[FederationFolder, FederationPlan], run: ProcessTree, link: ProcessTree, work: Path, progress: Shown
+) -> None:
+    """Follow the rounds of the app until it ends."""
     seen = dict.fromkeys(waiting, 0)
     with show_progress("federated", sum(plan.settings.rounds for plan in waiting.values()), progress) as bar:
         try:
@@ -306,7 +302,10 @@ def _run_app(
                         link.note()
                         counted = f"{len(report['counted'])} of {plan.code.n_users} users counted"
                         bar.advance(1, f"rounds, {counted}, {len(report['refusals'])} refusals")
-                        _repeat_refusals(report, plan)
+                        for refusal in report["refusals"]:  # said here as the server's process logged it there
+                            where = "" if refusal["model"] is None else f" for model {refusal['model']}"
+                            told = (report["round"], plan.names[refusal["user"]], where, refusal["reason"])
+                            _LOG.warning("round %d: refused from user %s%s: %s", *told)
                 # The results are on disk before Flower has closed its stream, which takes it some seconds.
                 if ended or all(server.finished for server in waiting):
                     break
@@ -321,14 +320,6 @@ def _run_app(
         raise RuntimeError(f"the simulation ended without a result: {reason}; see {work}/run.log")
 
 
-def _repeat_refusals(report: dict[str, Any], plan: FederationPlan) -> None:
-    """Say here what the server's process logged there."""
-    for refusal in report["refusals"]:
-        where = "" if refusal["model"] is None else f" for model {refusal['model']}"
-        name = plan.names[refusal["user"]]
-        _LOG.warning("round %d: refused from user %s%s: %s", report["round"], name, where, refusal["reason"])
-
-
 def _await_port(link: ProcessTree, port: int, work: Path, patience: float = 60.0) -> None:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and link.running:
@@ -336,12 +327,6 @@ def _await_port(link: ProcessTree, port: int, work: Path, patience: float = 60.0
             return
         time.sleep(0.1)
     raise RuntimeError(f"the SuperLink did not start: {_last_line(work / 'superlink.log')}; see {work}/superlink.log")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _last_line(file: Path) -> str:

@@ -16,7 +16,7 @@ from codeward.data import Overlay, Samples
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan
 from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._protocol import Arrays, Assignment, Reply, Update, answer
-from codeward.training import Weights, train_from
+from codeward.training import train_from
 
 _OVERLAYS = ("overlay_ids", "overlay_values", "overlay_alpha")
 #: Bytes of a user's own data file, unpacked.
@@ -58,18 +58,10 @@ def train_model(assignment: Assignment, model: int, samples: Samples, device: st
     >>> list(trained) == list(assignment.models[0])
     True
     """
-    start = to_tensors(assignment.models[model])
-    return to_arrays(train_from(start, samples, assignment.training, assignment.seeds[model], device))
-
-
-def to_arrays(weights: Weights) -> Arrays:
-    """Return torch weights as arrays."""
-    return {name: value.numpy() for name, value in weights.items()}
-
-
-def to_tensors(arrays: Arrays) -> Weights:
-    """Return arrays as torch weights of their own: training must not write into what somebody else reads."""
-    return {name: torch.tensor(array) for name, array in arrays.items()}
+    # Tensors of its own: training must not write into what somebody else reads.
+    start = {name: torch.tensor(array) for name, array in assignment.models[model].items()}
+    trained = train_from(start, samples, assignment.training, assignment.seeds[model], device)
+    return {name: value.numpy() for name, value in trained.items()}
 
 
 def save_samples(path: str | os.PathLike[str], samples: Samples) -> None:

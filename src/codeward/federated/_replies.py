@@ -177,7 +177,7 @@ def _check_envelope(
         complaints.add(f"envelope without {', '.join(missing) or 'a gap'}, with unknown keys {quote(strange[:5])}")
         return None
     number, nonce, samples = (envelope[key] for key in _ENVELOPE)
-    if not _is_whole(number) or number != assignment.round:
+    if type(number) is not int or number != assignment.round:
         complaints.add(f"belongs to round {quote(number)}, now is round {assignment.round}: an old reply, or a replay")
         return None
     if nonce != assignment.nonce:
@@ -187,10 +187,6 @@ def _check_envelope(
         complaints.add(f"claims {quote(samples)} samples; expected a whole number from 1 to {sample_limit:,}")
         return None
     return samples
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_arrays(parcels: Mapping[str, Parcel], template: Arrays) -> tuple[Arrays | None, str]:

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from importlib.resources import files
 from itertools import repeat
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -83,14 +82,18 @@ class _Endpoint:
     def __init__(self, run: GuardedRun, ledger: Ledger, settings: ServeSettings, limits: Limits) -> None:
         self.run, self.ledger, self.settings, self.limits = run, ledger, settings, limits
         self.metrics = Metrics()
-        self.predicting = MicroBatcher(self._predict, _PASS, limits.waiting, self.metrics.passes.observe)
+        self.predicting: MicroBatcher[Any, Verdict] = MicroBatcher(
+            lambda items: run.guard.predict(run.kind.stack(items)), _PASS, limits.waiting, self.metrics.passes.observe
+        )
         self.certifying = MicroBatcher(run.guard.certify, _CERTIFIED, limits.batch)
         self.recording = MicroBatcher(ledger.record_all, _PASS, limits.waiting)
         self.view = LedgerView(run, ledger)
         self.in_flight: Tally[str] = Tally()
         self.bodies = BodyPool(limits.pending_bytes)
         self.reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="codeward-body")
-        self.health_watch = HealthWatch(ledger, *_watched(run))
+        # What changes when the models do.
+        files = [run.cell.folder.code_file, run.cell.folder.record(run.cell.repeat, run.cell.n_attackers)]
+        self.health_watch = HealthWatch(ledger, run.cell.folder.path, files)
         self.metrics.waiting.set_function(lambda: self.predicting.queued)
 
     def build(self) -> FastAPI:
@@ -150,9 +153,6 @@ class _Endpoint:
         self.certifying.close()
         self.recording.close()
         self.ledger.close()
-
-    def _predict(self, items: list[Any]) -> list[Verdict]:
-        return self.run.guard.predict(self.run.kind.stack(items))
 
     async def predict(
         self,
@@ -295,12 +295,6 @@ def _digest_parts(page: str, tag: str) -> str:
     """Return the hashes of a page's inline parts as a content security policy names them."""
     parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     return " ".join(f"'sha256-{b64encode(sha256(part.encode()).digest()).decode()}'" for part in parts) or "'none'"
-
-
-def _watched(run: GuardedRun) -> tuple[Path, list[Path]]:
-    """Return the run folder, and files of it that change when its models do."""
-    folder = run.cell.folder
-    return folder.path, [folder.code_file, folder.record(run.cell.repeat, run.cell.n_attackers)]
 
 
 async def _explain_parameters(request: Request, error: Exception) -> JSONResponse:

@@ -295,8 +295,32 @@ def write_consortium(
     # mkdtemp makes the folder with mode 0700: nobody else can enter it while secrets are written into it.
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
-        roster = _write_users(draft / "users", names, given, address, certificates, plan)
-        _write_server(draft / "server", roster, plan, address, certificates, join_timeout)
+        _make_private(draft / "users")
+        members = []
+        for user, name in enumerate(names):
+            folder, line = draft / "users" / name, given.get(name)
+            _make_private(folder)
+            if line is None:
+                key = make_key()
+                write_private(folder / texts.NODE_KEY, private_text(key))
+                line = public_line(key.public_key())
+            members.append(Member(user, name, line))
+            write_text_atomic(folder / texts.NODE_PUBLIC_KEY, f"{line} {name}\n")
+            _write(folder / texts.AUTHORITY_FILE, certificates.authority)
+            write_text_atomic(folder / texts.ENVIRONMENT_FILE, user_environment())
+            write_text_atomic(folder / "README.md", texts.user_readme(members[-1], address, name not in given))
+        roster = Roster(tuple(members), plan.code.n_users, plan.code.digest)
+        server = draft / "server"
+        _make_private(server)
+        write_private(server / texts.SERVER_KEY, certificates.server_key)
+        _write(server / texts.SERVER_CERTIFICATE, certificates.server_certificate)
+        _write(server / texts.AUTHORITY_FILE, certificates.authority)
+        roster.save(server / texts.ROSTER_FILE)
+        FederationFolder(server / texts.PLAN_FOLDER).save_plan(plan)
+        roster.save_keys(server / texts.PUBLIC_KEYS)
+        write_text_atomic(server / texts.APP_FOLDER / "pyproject.toml", texts.app_project(join_timeout))
+        write_text_atomic(server / texts.ENVIRONMENT_FILE, server_environment(address))
+        write_text_atomic(server / "README.md", texts.server_readme(roster.members, address))
         _make_private(draft / "authority")
         write_private(draft / "authority" / texts.AUTHORITY_KEY, certificates.authority_key)
         _write(draft / "authority" / texts.AUTHORITY_FILE, certificates.authority)
@@ -323,54 +347,6 @@ def _check_users(plan: FederationPlan, public_keys: Mapping[str, str]) -> tuple[
             raise InputError(f"a public key for {name!r}, who is no user; the users are {', '.join(names)}")
     given = {name: public_line(parse_public_key(key, f"public key of {name!r}")) for name, key in public_keys.items()}
     return names, given
-
-
-def _write_users(
-    place: Path,
-    names: Sequence[str],
-    given: Mapping[str, str],
-    address: Address,
-    certificates: TlsCertificates,
-    plan: FederationPlan,
-) -> Roster:
-    _make_private(place)
-    members = []
-    for user, name in enumerate(names):
-        folder = place / name
-        _make_private(folder)
-        if name in given:
-            line = given[name]
-        else:
-            key = make_key()
-            write_private(folder / texts.NODE_KEY, private_text(key))
-            line = public_line(key.public_key())
-        member = Member(user, name, line)
-        write_text_atomic(folder / texts.NODE_PUBLIC_KEY, f"{line} {name}\n")
-        _write(folder / texts.AUTHORITY_FILE, certificates.authority)
-        write_text_atomic(folder / texts.ENVIRONMENT_FILE, user_environment())
-        write_text_atomic(folder / "README.md", texts.user_readme(member, address, name not in given))
-        members.append(member)
-    return Roster(tuple(members), plan.code.n_users, plan.code.digest)
-
-
-def _write_server(
-    folder: Path,
-    roster: Roster,
-    plan: FederationPlan,
-    address: Address,
-    certificates: TlsCertificates,
-    join_timeout: int,
-) -> None:
-    _make_private(folder)
-    write_private(folder / texts.SERVER_KEY, certificates.server_key)
-    _write(folder / texts.SERVER_CERTIFICATE, certificates.server_certificate)
-    _write(folder / texts.AUTHORITY_FILE, certificates.authority)
-    roster.save(folder / texts.ROSTER_FILE)
-    FederationFolder(folder / texts.PLAN_FOLDER).save_plan(plan)
-    roster.save_keys(folder / texts.PUBLIC_KEYS)
-    write_text_atomic(folder / texts.APP_FOLDER / "pyproject.toml", texts.app_project(join_timeout))
-    write_text_atomic(folder / texts.ENVIRONMENT_FILE, server_environment(address))
-    write_text_atomic(folder / "README.md", texts.server_readme(roster.members, address))
 
 
 def _make_private(folder: Path) -> None:
