@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +112,7 @@ def test_a_comparison_resumes_and_its_page_is_the_same_bytes(tmp_path):
     assert write_comparison(tmp_path) == files
     assert (tmp_path / "report.html").read_bytes() == page
     assert "STRIP" in page.decode()
+    assert len(re.findall(r"<td class=\"shade\"[^>]*><b>", page.decode())) == 3  # the worst case of every defence
     assert (tmp_path / "right-labels.csv").read_text().splitlines()[0].startswith("defence,clean inputs,patch")
     assert "\\begin{tabular}" in (tmp_path / "right-labels.tex").read_text()
     assert "<svg" in page.decode()
