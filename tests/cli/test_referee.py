@@ -185,3 +185,14 @@ def test_order_and_code_matter(place, capsys):
     other.save(place / "c.csv")
     status, _, error = ask(capsys, place, "votes.npz", "claims.jsonl")
     assert (status, "another code" in error) == (2, True)
+
+
+def test_claims_in_arrays_are_of_one_threat_and_in_any_number_type(place, capsys, recwarn):
+    votes = np.load(place / "votes.npz")["votes"]
+    radius = certify(votes, named_code("c")).radius
+    np.savez(place / "claims.npz", radius=radius.astype(np.float16))
+    status, (facts,), _ = ask(capsys, place, "votes.npz", "claims.npz")
+    assert (status, facts["sound"], len(recwarn)) == (0, 60, 0)
+    np.savez(place / "claims.npz", radius=radius, threat=np.array(["deterministic"] * 60))
+    status, _, said = ask(capsys, place, "votes.npz", "claims.npz")
+    assert (status, said.count("\n")) == (2, 1) and "one word" in said

@@ -120,7 +120,12 @@ def _read(path: Path) -> "VoteSet | Claims":
                 if len(shapes[name]) != 1 or shapes[name][0] > _LINES:
                     raise InputError(f"{path}: {name}: expected one whole number an input, got shape {shapes[name]}")
                 arrays[name] = _whole(file.read(name), f"{path}: {name}")
-        words = {name: str(file.read(name)) for name in ("threat", "decoder") if shapes.get(name) == ()}
+        words = {}
+        for name in ("threat", "decoder"):
+            if shapes.get(name, ()) != ():
+                raise InputError(f"{path}: {name}: expected one word for all claims, got shape {shapes[name]}")
+            if name in shapes:
+                words[name] = str(file.read(name))
     if "votes" in shapes:
         return replace(load_votes(path), radius=arrays.get("radius"))
     if "radius" not in arrays:
@@ -166,6 +171,8 @@ def _whole(values: "NDArray[Any]", what: str) -> "NDArray[np.int64]":
 
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (values != np.rint(values)).any():
         raise InputError(f"{what}: expected whole numbers")
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64)  # half precision does not reach the limits below
     return np.asarray(np.clip(values, -(1 << 40), 1 << 40), dtype=np.int64)
 
 
