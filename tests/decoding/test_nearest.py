@@ -5,6 +5,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from benchmarks.frontier import find_frontier
 from codeward.certificates import certify
 from codeward.codes import Code, named_code
 from codeward.decoding import NearestDecoder
@@ -136,3 +137,10 @@ def test_poisoned_validation_data_cannot_overrule_what_the_votes_determine():
     decoded = decoder.decode(asked)
     assert (decoded.labels == np.arange(1, 5)).all()
     assert (decoded.label_probability.argmax(axis=1) == decoded.labels).all()
+
+
+def test_what_no_decoder_of_votes_can_have_is_shown():
+    # Six models of six users, three attackers: whoever is right where a trigger works is wrong where one fails.
+    loss, kinds = find_frontier(named_code("d"))
+    assert round(100 * loss, 1) == 27.7
+    assert all(best >= max(vote, paper) - loss - 1e-9 for vote, paper, best in kinds.values())
