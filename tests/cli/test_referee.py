@@ -195,4 +195,4 @@ def test_claims_in_arrays_are_of_one_threat_and_in_any_number_type(place, capsys
     assert (status, facts["sound"], len(recwarn)) == (0, 60, 0)
     np.savez(place / "claims.npz", radius=radius, threat=np.array(["deterministic"] * 60))
     status, _, said = ask(capsys, place, "votes.npz", "claims.npz")
-    assert (status, said.count("\n")) == (2, 1) and "one word" in said
+    assert (status, said.count("\n"), "one word" in said) == (2, 1, True)

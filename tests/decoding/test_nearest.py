@@ -4,8 +4,8 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-
 from benchmarks.frontier import find_frontier
+
 from codeward.certificates import certify
 from codeward.codes import Code, named_code
 from codeward.decoding import NearestDecoder
