@@ -36,6 +36,19 @@ def test_features_of_a_file_are_written_and_kept(images, tmp_path, monkeypatch, 
         assert found["groups"].tolist() == list("aabbccddeeff")
 
 
+def test_a_file_of_features_says_who_settled_how_inputs_are_read(tmp_path, capsys):
+    """Two users hand in numbers, one a word: one more word and the column is names for everybody."""
+    rows = [f"{'x' if user == 2 else place % 2},{place % 2},u{user}" for user in range(3) for place in range(20)]
+    file, out = tmp_path / "own.csv", tmp_path / "features.npz"
+    file.write_text("\n".join(["a,y,user", *rows]), encoding="utf-8")
+    told = ["--backbone", "hashed-table", "--no-cache", "--json"]
+    assert main(["features", str(file), "-o", str(out), *told]) == 0
+    assert main(["train", str(out), "-k", "1", "--backbone", "features", "-o", str(tmp_path / "run"), "--json"]) == 0
+    card = json.loads(capsys.readouterr().out.splitlines()[-1])["card"]
+    assert "1 of them could have changed that" in card["warnings"][0]
+    assert card["certified"] == []
+
+
 def test_names_are_listed(capsys):
     assert main(["features", "list"]) == 0
     assert "efficientnet-lite0" in capsys.readouterr().out

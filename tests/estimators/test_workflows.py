@@ -117,6 +117,18 @@ def test_frames_keep_their_columns_for_the_sub_models(table):
         coded.predict(frame.rename(columns={"a": "c"}))
 
 
+@pytest.mark.parametrize("module", ["pyarrow", "polars"])
+def test_frames_of_others_are_read_like_those_of_pandas(table, module):
+    frames, pandas = pytest.importorskip(module), pytest.importorskip("pandas")
+    X, y, groups = table
+    columns = {"a": X[:, 0], "ward": np.array(["x", "y", "z"])[y].tolist()}
+    theirs = frames.table(columns) if module == "pyarrow" else frames.DataFrame(columns)
+    guards = [
+        CodedClassifier(margin=1, random_state=0).fit(frame, y, groups) for frame in (theirs, pandas.DataFrame(columns))
+    ]
+    assert np.array_equal(*(guard.predict_proba(theirs) for guard in guards))
+
+
 def test_sparse_counts_give_what_dense_ones_give(table):
     _, y, groups = table
     counts = np.random.default_rng(2).poisson(np.eye(3)[y] * 4 + 0.1)

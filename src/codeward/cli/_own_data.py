@@ -285,11 +285,13 @@ def features(
     reused = 0
     with show_progress(f"features ({made.name})", sum(map(len, parts.values())), not (quiet or as_json)) as bar:
         for name, part in parts.items():
-            found, known = transform_cached(made, part.inputs, folder, bar)
+            found, known = transform_cached(made, part.inputs, folder, bar, part.parts if part.n_users > 1 else None)
             arrays[name] = found.to_floats()
             arrays[name.replace("X", "y")] = np.array(given.class_names)[part.labels]
             reused += known
     arrays["groups"] = np.array(given.user_names)[given.users]
+    if given.firm is not None:
+        arrays["firm"] = np.array(given.firm)  # how inputs are read was settled by the users, which a card must say
     write_atomic(output, lambda out: np.savez_compressed(out, **arrays))  # type: ignore[arg-type]
     told = {
         "file": str(output),

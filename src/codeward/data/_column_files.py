@@ -141,7 +141,7 @@ def read_frame(frame: Any) -> Columns:
     for name in _check_names(list(names), "data"):
         values = frame[name]
         # Dates one by one: a column of them reads as it would if a single value in it were none.
-        if hasattr(values, "to_numpy") and getattr(values.dtype, "kind", "") not in ("m", "M"):
+        if hasattr(values, "to_numpy") and getattr(getattr(values, "dtype", None), "kind", "") not in ("m", "M"):
             values = values.to_numpy()
         elif not isinstance(values, np.ndarray):
             values = list(values)

@@ -171,10 +171,9 @@ def _from_columns(given: Columns, what: str, asked: _Asked, first_row: int) -> U
     row = first_row + 1 if first_row else 0
     classes, labels = number_names(columns[label], f"{what}: column {label!r}", asked.declared, row)
     check_classes(classes, f"{what}: column {label!r}")
-    if user in (None, "none"):
+    if user is None or user == "none":
         owners, names = None, NOBODY
     else:
-        assert user is not None
         names, owners = number_names(columns[user], f"{what}: column {user!r}", None, row)
     arrays = stack_arrays(inputs, what)
     if arrays is not None:
@@ -204,7 +203,7 @@ def _from_arrays(arrays: dict[str, Any], what: str, asked: _Asked) -> UserData:
     inputs, labels, groups = pick("images", "X", "x"), pick("labels", "y"), pick("groups", "users")
     if inputs is None or labels is None:
         raise InputError(f"{what}: expected arrays images and labels, or X and y (found: {_shown(arrays)})")
-    if hasattr(inputs, "iloc"):
+    if hasattr(inputs, "columns"):
         columns = dict(read_frame(inputs))
         # Names that no column of the frame has.
         spare = ((name + "_" * more for more in count()) for name in ("y", "groups"))
@@ -233,7 +232,9 @@ def _from_arrays(arrays: dict[str, Any], what: str, asked: _Asked) -> UserData:
     names, owners = NOBODY, None
     if groups is not None:
         names, owners = number_names(np.asarray(groups).tolist(), f"{what}: groups", None, 0)
-    made = _build(found, numbers, classes, owners, names, schema, asked.n_parts, None, ())
+    settled = np.asarray(arrays.get("firm"))  # `codeward features` writes it
+    firm = int(settled) if asked.schema is None and settled.shape == () and settled.dtype.kind in "iu" else None
+    made = _build(found, numbers, classes, owners, names, schema, asked.n_parts, firm, ())
     if test_inputs is None:
         return made
     other, other_column = _read_inputs(test_inputs, f"{what}: test set")
@@ -259,8 +260,8 @@ def _from_folder(folder: Path, asked: _Asked) -> UserData:
         names, owners = number_names(listed.users, f"{folder}: users", None, 1)
     notes = [f"images are read as {width} x {height} {'grey' if channels == 1 else 'colour'} pixels"]
     if listed.others:
-        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in listed.others})[:5])
-        notes.append(f"files of other kinds are passed over: {len(listed.others)} ({kinds})")
+        kinds = sorted({file.suffix.lower() or file.name for file in listed.others})
+        notes.append(f"files of other kinds are passed over: {len(listed.others)} ({', '.join(kinds[:5])})")
     images = read_images(listed, (channels, height, width))
     return _build(images, labels, classes, owners, names, schema, asked.n_parts, firm, notes)
 
@@ -355,7 +356,7 @@ def read_inputs(inputs: Any, schema: Schema, what: str = "X") -> Any:
     if isinstance(inputs, InputTable):
         return inputs
     if schema.kind in ("table", "text"):
-        if hasattr(inputs, "iloc") or isinstance(inputs, Mapping):
+        if hasattr(inputs, "columns") or isinstance(inputs, Mapping):
             columns = read_frame(inputs)
             missing = [name for name in schema.names if name not in columns]
             if missing:

@@ -91,8 +91,9 @@ def _fit_heads(data: UserData, roles: Roles, model: ModelChoice, plans: Sequence
 
     backbone = model.backbone
     assert backbone is not None
-    with show_progress(f"features ({backbone.name})", len(data), progress) as bar:
-        features = transform_cached(backbone, data.inputs, None, bar)[0]
+    total = sum(own.size for own in roles.training)
+    with show_progress(f"features ({backbone.name})", total, progress) as bar:
+        features = transform_cached(backbone, data.inputs, None, bar, roles.training)[0]
     users = [UserStatistics.of(features.take(own), data.labels[own], data.n_classes) for own in roles.training]
     rows = [planned.users for planned in plans]
     with show_progress("heads", len(plans), progress) as bar:

@@ -78,10 +78,10 @@ class PlannedClassifier:
 
     def _check_inputs(self, X: Any, reset: bool = False) -> Any:
         """Check inputs as scikit-learn does; data frames, images, texts and records are left for the schema."""
-        if hasattr(X, "iloc"):
+        if hasattr(X, "columns"):
             if reset or hasattr(self, "feature_names_in_"):
                 validate_data(self, X, reset=reset, skip_check_array=True)
-            return X.set_axis([str(name) for name in X.columns], axis=1)
+            return X.set_axis([str(name) for name in X.columns], axis=1) if hasattr(X, "set_axis") else X
         first = X[0] if isinstance(X, list | tuple | np.ndarray) and len(X) else None
         if isinstance(first, dict) and not reset:
             return X

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_bytes, read_npz, write_atomic
@@ -260,9 +261,17 @@ def digest_inputs(inputs: Any) -> str:
 
 
 def transform_cached(
-    backbone: Backbone, inputs: Any, folder: Path | None, progress: Progress | None = None
+    backbone: Backbone,
+    inputs: Any,
+    folder: Path | None,
+    progress: Progress | None = None,
+    parts: Sequence[NDArray[np.int64]] | None = None,
 ) -> tuple[GridFeatures, bool]:
     """Return the features of inputs and whether they were kept from before, under the hashes of inputs and backbone.
+
+    Isolation: with ``parts``, the places of each user's inputs, every user alone is transformed. Networks and
+    functions may give an input other last bits with other inputs beside it, so that who hands in more would reach the
+    features of everybody. Inputs in no part get zeros.
 
     Examples
     --------
@@ -274,9 +283,11 @@ def transform_cached(
     >>> first[1], again[1], bool((first[0].steps == again[0].steps).all())
     (False, True, True)
     """
+    groups = [np.arange(len(inputs))] if parts is None else list(parts)
     if folder is None:
-        return _transform_blocks(backbone, inputs, progress), False
-    file = folder / f"{digest_inputs(inputs)[:32]}-{backbone.digest[:32]}.npz"
+        return _transform_groups(backbone, inputs, groups, progress), False
+    mark = "" if parts is None else "-" + digest_inputs([str(own.tolist()) for own in groups])[:16]
+    file = folder / f"{digest_inputs(inputs)[:32]}-{backbone.digest[:32]}{mark}.npz"
     if file.is_file():
         try:
             kept = read_npz(file, ("steps",), ("clipped",))
@@ -287,22 +298,31 @@ def transform_cached(
                 return known, True
         except InputError:
             pass  # damaged: made again
-    features = _transform_blocks(backbone, inputs, progress)
-    if features.width != backbone.width:
-        raise InputError(f"backbone {backbone.name}: {features.width} features, announced {backbone.width}")
+    features = _transform_groups(backbone, inputs, groups, progress)
     write_atomic(file, lambda out: np.savez(out, steps=features.steps, clipped=features.n_clipped))
     return features, False
 
 
-def _transform_blocks(backbone: Backbone, inputs: Any, progress: Progress | None) -> GridFeatures:
-    """Transform some inputs at a time, so that a bar can show how far it is."""
-    bar, parts = progress or silent(), []
-    for start in range(0, max(1, len(inputs)), _BLOCK):
-        index = np.arange(start, min(start + _BLOCK, len(inputs)))
-        block = inputs.take(index) if isinstance(inputs, InputTable) else inputs[start : start + _BLOCK]
-        parts.append(backbone.transform(block))
-        bar.advance(len(index))
-    made = GridFeatures(np.concatenate([part.steps for part in parts]), sum(part.n_clipped for part in parts))
+def _transform_groups(
+    backbone: Backbone, inputs: Any, groups: Sequence[NDArray[np.int64]], progress: Progress | None
+) -> GridFeatures:
+    """Transform some inputs of a group at a time, so that a bar can show how far it is."""
+    bar, n_clipped = progress or silent(), 0
+    steps = np.zeros((len(inputs), backbone.width), np.int16)
+    for own in groups:
+        for start in range(0, len(own), _BLOCK):
+            index = own[start : start + _BLOCK]
+            if isinstance(inputs, InputTable):
+                block: Any = inputs.take(index)
+            else:
+                block = inputs[index] if hasattr(inputs, "shape") else [inputs[place] for place in index]
+            found = backbone.transform(block)
+            if found.width != backbone.width:
+                raise InputError(f"backbone {backbone.name}: {found.width} features, announced {backbone.width}")
+            steps[index] = found.steps
+            n_clipped += found.n_clipped
+            bar.advance(len(index))
+    made = GridFeatures(steps, n_clipped)
     tell_clipped(made)
     return made
 
