@@ -11,7 +11,7 @@ from codeward._figures import show_percent
 from codeward._files import read_json, write_text_atomic
 from codeward._notebook import Drawing
 from codeward.report._page import write_page
-from codeward.report._table_builder import Table, TableEntry, shaded_cell, share_cell, show_number
+from codeward.report._table_builder import Table, TableEntry, make_table, shaded_cell, share_cell, show_number
 from codeward.runs import rate, read_lines, write_lines
 
 #: As `codeward compare` writes it.
@@ -204,7 +204,7 @@ def _right_labels(found: ComparedRecords) -> Table:
         "Share of triggered test inputs with their true label, without those of the target class; a defence's worst "
         "attack in bold. Mean and standard deviation over seeds."
     )
-    return Table("right-labels", "Right labels under attack", note, "", heads, (("", tuple(rows)),), quiet=True)
+    return make_table("right-labels", "Right labels under attack", note, heads, rows, quiet=True)
 
 
 def _detection(found: ComparedRecords) -> Table:
@@ -228,7 +228,7 @@ def _detection(found: ComparedRecords) -> Table:
         "Detected: triggered inputs above the alarm that 5% of clean test inputs pass. Named: users a triggered input, "
         "attackers and others, mean over attacks and seeds."
     )
-    return Table("detection", "Alarms and names", note, "", heads, (("", tuple(rows)),), quiet=True)
+    return make_table("detection", "Alarms and names", note, heads, rows, quiet=True)
 
 
 def _certificates(found: ComparedRecords) -> Table:
@@ -254,7 +254,7 @@ def _certificates(found: ComparedRecords) -> Table:
         "the certificate of the models without the attack; broken: those of them whose label an attack changed, of all "
         "cells."
     )
-    return Table("certificates", "What is guaranteed", note, "", heads, (("", tuple(rows)),))
+    return make_table("certificates", "What is guaranteed", note, heads, rows)
 
 
 def _costs(found: ComparedRecords) -> Table:
@@ -279,7 +279,7 @@ def _costs(found: ComparedRecords) -> Table:
         "Training (what it fits and searches included) and inference as ratios to no defence: processor time, best of "
         f"the seeds, {shared}. Federated defences are simulated in one process and left out."
     )
-    return Table("costs", "Costs", note, "", heads, (("", tuple(rows)),))
+    return make_table("costs", "Costs", note, heads, rows)
 
 
 def _least_seconds(found: ComparedRecords, attack: str, defence: str, part: str) -> float:

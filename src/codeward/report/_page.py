@@ -18,7 +18,7 @@ from codeward._errors import InputError
 from codeward._figures import show_count
 from codeward._files import write_text_atomic
 from codeward._notebook import Drawing
-from codeward.report._table_builder import Table, TableEntry, share_cell
+from codeward.report._table_builder import Table, TableEntry, make_table, share_cell
 from codeward.runs import Card, CardCurve, count_words, sum_up_guarantees
 
 _ELEMENTS = frozenset(
@@ -261,5 +261,5 @@ def tell_curves(name: str, note: str, curves: Mapping[str, CardCurve]) -> tuple[
         lines.append(Line(told.split()[0].rstrip(","), style.kind, style.dashed, style.marker, points))
     heads = ("decoder, threat model", *(f"k = {k}" for k in range(top)))
     chart = draw_lines(lines, "Certified accuracy by number of attackers", "attackers k", range(max(top, 2)))
-    table = Table(name, "Certified accuracy", note, "", heads, (("", tuple(rows)),))
+    table = make_table(name, "Certified accuracy", note, heads, rows)
     return table, Panel("Certified accuracy", "by number of attackers", chart)

@@ -12,8 +12,8 @@ from codeward._figures import show_percent, sum_up_shares
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._page import tile_certified
-from codeward.report._run_sections import Content, enter_texts, tabulate
-from codeward.report._table_builder import count_attackers
+from codeward.report._run_sections import Content, enter_texts
+from codeward.report._table_builder import count_attackers, make_table
 from codeward.runs import (
     CardCurve,
     Cell,
@@ -179,14 +179,14 @@ def tell_promise(cells: Sequence[Cell], found: Inspection, kept: Agreement | Non
         "matrix": draw_matrix(code.matrix, code.users),
         "promise": list(state_guarantees(found, kept)),
         "kept": state_kept(found, kept),
-        "guarantees": tabulate(
+        "guarantees": make_table(
             "run-guarantees",
             "Guarantees of the code",
             "k counts colluding accounts. Broken by: a smallest coalition, or two sets that cannot be told apart.",
             ("property", "threat model", "holds up to k =", "broken by users"),
             rows,
         ),
-        "margins": tabulate(
+        "margins": make_table(
             "run-margins",
             "Margins",
             "Margin d leaves room for (d - 1) / 2 wrong votes, rounded down, of models no attacker reaches; 0: none.",

@@ -15,7 +15,7 @@ from codeward._progress import Progress
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
 from codeward.report._page import tell_curves
-from codeward.report._table_builder import Table, TableEntry, show_number
+from codeward.report._table_builder import Table, TableEntry, make_table, show_number
 from codeward.runs import (
     ALARM,
     Card,
@@ -34,7 +34,6 @@ Content = dict[str, Any]
 _KEPT, _SIDES = ("all", "other_labels"), ("rightly", "wrongly")
 #: What the chart of accuracy is of.
 _CHART_NOTE = "By number of attackers: on clean inputs at 0, else on all triggered ones."
-Rows = Sequence[tuple[TableEntry, ...]]
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ def tell_detection(detections: Sequence[Detection]) -> Content:
         numbers = (show_number(auc, 3), show_number(of_others, 3), sum_up_rates(hits))
         rows.append((*enter_texts(str(size), *numbers), TableEntry(counts, spread=times)))
         curves[size] = [(list(found.detected), list(found.detected.values())) for found in chosen]
-    table = tabulate(
+    table = make_table(
         "run-detection",
         "Detection",
         "AUC: chance that a triggered input has a higher attack probability than a clean one, ties counted half; on "
@@ -229,7 +228,7 @@ def _tabulate_attack(cells: Sequence[Cell], inspection: Inspection) -> Table:
             show_share([group["success"][models] for group in groups]) for models in ("hit_models", "clean_models")
         ]
         rows.append((_enter_size(size, inspection), *shares, TableEntry(who, mark="wrap")))
-    return tabulate(
+    return make_table(
         "run-attack",
         "Whether the trigger works",
         "Votes for the target on triggered inputs whose label is another. Little in hit models: nothing was defended "
@@ -249,7 +248,7 @@ def _tabulate_clean(cells: Sequence[Cell], inspection: Inspection) -> Table:
         shares = [show_share([part[name] for part in plain]) for name in ("single_model", "plurality")]
         shares += [show_share([part[name] for part in own]) for name in ("right", "alarms")]
         rows.append((_enter_size(size, inspection), *shares))
-    return tabulate(
+    return make_table(
         "run-clean",
         "Clean inputs",
         "Shares of all test inputs, without trigger; with attackers, the models they poisoned judge them too.",
@@ -268,7 +267,7 @@ def _tabulate_triggered(cells: Sequence[Cell], inspection: Inspection) -> Table:
         known = [group["all"]["unreached"] for group in own if "unreached" in group["all"]]
         rows.append((_enter_size(size, inspection), *shares, show_share(known) if known else TableEntry("")))
     heads = [f"{what}, {of}" for what in ("plurality right", "decoder right", "alarms") for of in ("all", "others")]
-    return tabulate(
+    return make_table(
         "run-triggered",
         "Triggered inputs",
         "All: every triggered test input. Others: those whose true label is not the target. Known: right labels of the "
@@ -289,7 +288,7 @@ def _tabulate_named(cells: Sequence[Cell], inspection: Inspection) -> Table:
             show_number([group["tracking"][side] for group in groups]) for side in ("true_positives", "false_positives")
         )
         rows.append((_enter_size(size, inspection), *together, TableEntry(right, f"of {size}"), TableEntry(wrong)))
-    return tabulate(
+    return make_table(
         "run-named",
         "Who was named",
         "Together: evidence of five flagged inputs pooled; a user is named who is in every good explanation. Attackers "
@@ -322,11 +321,6 @@ def _enter_size(size: int, inspection: Inspection) -> TableEntry:
 def enter_texts(*texts: str) -> tuple[TableEntry, ...]:
     """Return plain texts as entries of a row."""
     return tuple(TableEntry(text) for text in texts)
-
-
-def tabulate(name: str, title: str, note: str, heads: tuple[str, ...], rows: Rows) -> Table:
-    """Return a table without groups."""
-    return Table(name, title, note, "", heads, (("", tuple(rows)),))
 
 
 def measure_detection(cells: Sequence[Cell], progress: Progress) -> list[Detection]:

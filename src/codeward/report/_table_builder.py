@@ -158,8 +158,9 @@ def show_number(values: Sequence[float], digits: int = 2) -> str:
     return f"{fmean(values):.{digits}f} ± {stdev(values):.{digits}f}"
 
 
+Row = tuple[TableEntry, ...]
 #: Rows by group, as tables are filled.
-Groups = dict[str, list[tuple[TableEntry, ...]]]
+Groups = dict[str, list[Row]]
 
 
 def make_table(
@@ -167,21 +168,21 @@ def make_table(
     title: str,
     note: str,
     heads: tuple[str, ...],
-    groups: Groups,
+    rows: Groups | Sequence[Row],
+    group: str = "setting",
     folded: bool = False,
     quiet: bool = False,
-) -> Table | None:
-    """Return a table in groups of settings; None without rows.
+) -> Table:
+    """Return a table of rows, or of groups of them; ``group`` says what the groups are.
 
     Examples
     --------
-    >>> make_table("t", "T", "", ("code",), {}) is None
-    True
+    >>> make_table("t", "T", "", ("code",), [(TableEntry("c"),)]).groups
+    (('', ((TableEntry(value='c', of='', mark='', counts='', spread='', shade=None),),)),)
     """
-    if not groups:
-        return None
-    frozen = tuple((key, tuple(rows)) for key, rows in groups.items())
-    return Table(name, title, note, "setting", heads, frozen, folded, quiet)
+    grouped = isinstance(rows, dict)
+    groups = tuple((key, tuple(found)) for key, found in (rows.items() if isinstance(rows, dict) else [("", rows)]))
+    return Table(name, title, note, group if grouped else "", heads, groups, folded, quiet)
 
 
 def share_cell(shares: Sequence[Share], weak_under: float = 0.0) -> TableEntry:

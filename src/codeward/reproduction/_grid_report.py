@@ -20,6 +20,7 @@ from codeward.report import (
     adopt_svg,
     draw_matrix,
     draw_sample,
+    make_table,
     save_tables,
     sum_up_shares,
     write_page,
@@ -103,7 +104,7 @@ def count_grid_steps(folder: str | os.PathLike[str]) -> int:
 
 def collect_tables(grid: Grid) -> dict[str, list[Table]]:
     """Return all tables of a grid by section, from records and studies alone."""
-    tables: dict[str, list[Table | None]] = {
+    tables: dict[str, list[Table]] = {
         "attack": [_paper_tables.tabulate_weakest(grid), _paper_tables.tabulate_success(grid)],
         "figure5": [
             *_paper_tables.tabulate_figure5(grid),
@@ -129,7 +130,7 @@ def collect_tables(grid: Grid) -> dict[str, list[Table]]:
         "samples": [*_sample_tables.tabulate_samples(_sample_tables.load_sample_records(grid.path))],
         "there": [*_paper_tables.tabulate_progress(grid)],
     }
-    return {name: [table for table in found if table is not None and table.groups] for name, found in tables.items()}
+    return {name: [table for table in found if table.groups] for name, found in tables.items()}
 
 
 def write_tables(tables: Mapping[str, Sequence[Table]]) -> str:
@@ -279,14 +280,13 @@ def _tell_codes(grid: Grid) -> dict[str, Any]:
         size = f"{code.n_models} by {code.n_users}"
         codes.append({"name": run.code_name, "size": size, "scheme": scheme, "picture": picture})
     heads = ("code", "models", "users a model", "detect", "recover the label", "recover, arbitrary", "name attackers")
-    table = Table(
+    table = make_table(
         "codes-promises",
         "What the codes promise",
         "Colluding users up to which each property holds, deterministic where nothing else is said. Margin d leaves "
         "room for (d - 1) / 2 wrong votes of models that no attacker reaches, rounded down.",
-        "",
         (*heads, "margin at k = 1, 2, 3"),
-        (("", tuple(rows)),),
+        rows,
     )
     return {"codes": codes, "promises": table}
 

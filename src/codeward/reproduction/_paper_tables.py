@@ -9,7 +9,6 @@ from codeward.reproduction._grid_folder import (
     OTHER,
     Grid,
     GridRun,
-    GridSetting,
     Record,
     describe_setting,
     list_common,
@@ -32,20 +31,20 @@ def tabulate_progress(grid: Grid) -> list[Table]:
         if not plan:
             continue
         codes = list(dict.fromkeys(path.rsplit("/", 1)[1] for path in plan))
-        rows: dict[str, list[tuple[GridSetting, tuple[TableEntry, ...]]]] = {}
+        rows: Groups = {}
         folders = sorted({path.rsplit("/", 1)[0]: describe_setting(c) for path, c in plan.items()}.items())
         for folder, setting in sorted(folders, key=lambda pair: pair[1].rank):
             cells = [_count_cells(runs.get(f"{folder}/{code}"), plan.get(f"{folder}/{code}")) for code in codes]
             label = ", ".join(part for part in (setting.split, setting.attack) if part)
-            rows.setdefault(setting.dataset, []).append((setting, (TableEntry(label), *cells)))
+            rows.setdefault(setting.dataset, []).append((TableEntry(label), *cells))
         tables.append(
-            Table(
+            make_table(
                 f"there-{study}",
                 "Other runs" if study == OTHER else STUDIES[study].title,
                 "Cells there of cells planned.",
-                "data set",
                 ("setting", *codes),
-                tuple((dataset, tuple(row for _, row in found)) for dataset, found in rows.items()),
+                rows,
+                "data set",
             )
         )
     return tables
@@ -71,14 +70,14 @@ def tabulate_weakest(grid: Grid) -> Table:
         cells = [_find_weakest(here[code]) if code in here else TableEntry("") for code in codes]
         if any(cell.value for cell in cells):
             groups.setdefault(setting.dataset, []).append((TableEntry(label), *cells))
-    return Table(
+    return make_table(
         "weakest",
         "The weakest attack of every run",
         "Votes for the target of models that learned from an attacker, on triggered inputs with another label: the "
         f"lowest share of all repeats and numbers of attackers. Marked: under {show_percent(WEAK)}.",
-        "data set",
         ("setting", *codes),
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        groups,
+        "data set",
         quiet=True,
     )
 
@@ -98,15 +97,14 @@ def tabulate_success(grid: Grid) -> Table:
         ]
         if any(cell.value for cell in cells):
             groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
-    return Table(
+    return make_table(
         "success",
         "Whether the trigger works",
         "Votes for the target on triggered inputs whose label is another, of sub-models that learned from an attacker "
         f"(hit) and of the others (clean), by number of attackers. Marked: under {show_percent(WEAK)} in some repeat, "
         "so that little was defended against.",
-        "setting",
         ("code", *(f"hit, {size}" for size in sizes), *(f"clean, {size}" for size in sizes)),
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        groups,
         folded=True,
     )
 
@@ -137,13 +135,12 @@ def tabulate_figure5(grid: Grid) -> list[Table]:
                 cells = [share_cell(list_shares(run, size, decoder, kept)) for size in sizes]
                 groups.setdefault(run.setting.name, []).append((TableEntry(label), *cells))
         tables.append(
-            Table(
+            make_table(
                 "figure5-" + kept.replace("_", "-"),
                 title,
                 note + " Mean ± standard deviation over repeats.",
-                "setting",
                 ("code and decoder", *map(count_attackers, sizes)),
-                tuple((name, tuple(rows)) for name, rows in groups.items()),
+                groups,
                 folded=True,
             )
         )
@@ -159,18 +156,17 @@ def tabulate_clean(grid: Grid) -> Table:
         if clean:
             cells = [share_cell([cell[name] for cell in clean]) for name in names]
             groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
-    return Table(
+    return make_table(
         "clean",
         "Clean inputs, nobody attacks",
         "Shares of clean test inputs. Alarm: attack probability over one half.",
-        "setting",
         ("code", "one sub-model right", "plurality vote right", "decoder right", "false alarms"),
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        groups,
         folded=True,
     )
 
 
-def tabulate_calibrated(grid: Grid) -> Table | None:
+def tabulate_calibrated(grid: Grid) -> Table:
     """Right labels and alarms of the calibrated decoder, where runs have it, beside the vote and the paper's."""
     groups: Groups = {}
     for run in grid.pick():
@@ -283,7 +279,7 @@ def tracking_cell(found: Sequence[Record], printed: Printed | None = None) -> Ta
     return TableEntry(f"{fmean(right):.2f} / {fmean(wrong):.2f}", of, "good" if good else "", spread=spread)
 
 
-def tabulate_headline(grid: Grid) -> Table | None:
+def tabulate_headline(grid: Grid) -> Table:
     """Return the paper's Table 1 beside ours."""
     runs = [run for run in grid.pick(PAPER_CODE) if run.config.split.kind == "iid"]
     own = {run.setting.dataset: run for run in grid.pick([OWN_CODE]) if run.config.split.kind == "iid"}
@@ -304,8 +300,6 @@ def tabulate_headline(grid: Grid) -> Table | None:
             if any(cell.value for cell in cells):
                 row = (TableEntry(count_attackers(size)), _show_printed(paper), *cells)
                 groups.setdefault(_name_group(run), []).append(row)
-    if not groups:
-        return None
     own_models = next((run.code.n_models for run in own.values()), None)
     own_name = OWN_CODE if own_models is None else f"{OWN_CODE} ({own_models} models)"
     ways = ("our run, paper's decoder", "paper's, somebody named", "our decoder", "5 inputs pooled")
@@ -315,10 +309,10 @@ def tabulate_headline(grid: Grid) -> Table | None:
         "what the paper's own figures seem to count (they add up to 1.00 in every cell of g). Bold: neither worse than "
         "the paper's, at the two digits it prints."
     )
-    return Table("table1-paper", "The paper's Table 1 beside ours", note, "code", heads, _freeze(groups))
+    return make_table("table1-paper", "The paper's Table 1 beside ours", note, heads, groups, "code")
 
 
-def tabulate_trackers(grid: Grid) -> Table | None:
+def tabulate_trackers(grid: Grid) -> Table:
     """Return every way to name suspects, for every code."""
     runs = [run for run in grid.pick(attack=None) if any(study.get("tracking") for study in run.studies)]
     names = [name for name in TRACKERS if any(name in s.get("tracking", {}) for run in runs for s in run.studies)]
@@ -329,15 +323,13 @@ def tabulate_trackers(grid: Grid) -> Table | None:
             cells = [tracking_cell(found[name]) for name in names]
             if any(cell.value for cell in cells):
                 groups.setdefault(run.setting.name, []).append((TableEntry(f"{run.code_name}, {size}"), *cells))
-    if not groups:
-        return None
     heads = ("code, attackers", *(TRACKERS[name] for name in names))
     note = f"{_NOTE} On the repeats that all of a row have."
     title = "Every code and every way to name suspects"
-    return Table("table1-all", title, note, "setting", heads, _freeze(groups), True)
+    return make_table("table1-all", title, note, heads, groups, folded=True)
 
 
-def tabulate_contrast(grid: Grid) -> Table | None:
+def tabulate_contrast(grid: Grid) -> Table:
     """Return codes a to f on the task of Table 1, for contrast."""
     runs = [run for run in grid.pick("abcdef") if run.config.split.kind == "iid"]
     groups: Groups = {}
@@ -349,16 +341,14 @@ def tabulate_contrast(grid: Grid) -> Table | None:
                 right, wrong = CONTRAST[size - 1]
                 row = (TableEntry(count_attackers(size)), TableEntry(f"{right:.1f} / {wrong:.1f}"), *cells)
                 groups.setdefault(dataset, []).append(row)
-    if not groups:
-        return None
-    return Table(
+    return make_table(
         "table1-contrast",
         "Codes a to f on the same task, for contrast",
         "Users named rightly / wrongly: mean ± standard deviation over the codes, of each code the mean over its "
         "repeats. These codes are not made to name anybody.",
-        "data set",
         ("attackers", "paper", "our runs, paper's decoder", "our decoder", "5 inputs pooled"),
-        _freeze(groups),
+        groups,
+        "data set",
     )
 
 
@@ -389,7 +379,3 @@ def _name_group(run: GridRun) -> str:
     if run.code_name == "h":
         same = "h, which tracks as many as the paper's h with fewer models"
     return f"{run.setting.dataset}, code {same}: {run.code.n_models} models"
-
-
-def _freeze(groups: Groups) -> tuple[tuple[str, tuple[tuple[TableEntry, ...], ...]], ...]:
-    return tuple((name, tuple(rows)) for name, rows in groups.items())

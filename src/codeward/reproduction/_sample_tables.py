@@ -17,7 +17,7 @@ from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.certificates import certify, certify_dpa, certify_finite_aggregation
 from codeward.decoding import ConsensusDecoder, PluralityDecoder
-from codeward.report import Groups, Table, TableEntry
+from codeward.report import Groups, Table, TableEntry, make_table
 from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, list_sample_studies
 from codeward.reproduction._studies import PAPER_DATASETS
 from codeward.runs import read_record_folder
@@ -153,8 +153,8 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
                     f" Heads are linear models on features of a backbone that saw none of these samples ({trusted[0]})."
                 )
             heads = ("code, decoder", "models", "one model", "0", *map(str, shown), "half of the test set at")
-            rows = tuple((words, tuple(rows)) for words, rows in groups.items())
-            tables.append(Table(f"samples-{dataset}", f"Certified per sample: {name}", note, "parts", heads, rows))
+            title = f"Certified per sample: {name}"
+            tables.append(make_table(f"samples-{dataset}", title, note, heads, groups, "parts"))
     return tables
 
 

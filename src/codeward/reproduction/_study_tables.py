@@ -53,7 +53,7 @@ def compare_designed(grid: Grid) -> dict[tuple[str, int], tuple[list[GridRun], s
     }
 
 
-def tabulate_designed(grid: Grid) -> Table | None:
+def tabulate_designed(grid: Grid) -> Table:
     """Models and accuracy of designed codes beside c and d."""
     groups: Groups = {}
     for (setting, weight), (runs, repeats) in compare_designed(grid).items():
@@ -71,7 +71,7 @@ def tabulate_designed(grid: Grid) -> Table | None:
     )
 
 
-def tabulate_attacks(grid: Grid) -> Table | None:
+def tabulate_attacks(grid: Grid) -> Table:
     """Other attacks on c and d beside the paper's, whether they work first."""
     others = grid.pick(BESIDE, attack=True)
     repeats = {repeat for run in others for repeat in run.repeats}
@@ -79,7 +79,7 @@ def tabulate_attacks(grid: Grid) -> Table | None:
     usual = [run for run in grid.pick(BESIDE) if (run.setting.dataset, run.config.split.kind) in datasets]
     sizes = [size for size in grid.sizes if size]
     groups: Groups = {}
-    for run in [*usual, *others]:
+    for run in [*usual, *others] if others else ():
         found = {size: _list_success(run, size, repeats) for size in sizes}
         cells = [share_cell(found[size], weak_under=0.9) for size in sizes]
         for decoder in ("plurality", "bayes"):
@@ -87,8 +87,6 @@ def tabulate_attacks(grid: Grid) -> Table | None:
         name = run.setting.name if run.setting.attack else f"{run.setting.name}, the paper's patch in a corner"
         if any(cell.value for cell in cells):
             groups.setdefault(name, []).append((TableEntry(run.code_name), *cells))
-    if not others:
-        return None
     kinds = ("trigger works, hit models", "vote", "paper's decoder")
     return make_table(
         "attacks",
@@ -100,7 +98,7 @@ def tabulate_attacks(grid: Grid) -> Table | None:
     )
 
 
-def tabulate_groups(grid: Grid) -> Table | None:
+def tabulate_groups(grid: Grid) -> Table:
     """Show decoders that know one attacking group and two, where there are two, and where there is one."""
     names = {"plurality": "vote", "bayes": "paper's decoder", "two-groups": "for two groups"}
     groups: Groups = {}
@@ -116,15 +114,13 @@ def tabulate_groups(grid: Grid) -> Table | None:
             cells.append(share_cell([{key: sum(c[key] for c in found) for key in ("count", "of")} for found in counts]))
         if studies:
             groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
-    if not any("2 groups" in name for name in groups):
-        return None
     return make_table(
         "groups",
         "Independent groups",
         "Right labels of the plain vote, the paper's decoder, which knows one attacking group, and ours for two; on "
         "clean inputs at 0, else on the triggered inputs of all groups, by number of attackers (of each group).",
         ("code", *(f"{size}: {words}" for size in grid.sizes for words in names.values())),
-        groups,
+        groups if any("2 groups" in name for name in groups) else {},
     )
 
 
@@ -154,19 +150,12 @@ def tabulate_decoders(grid: Grid) -> list[Table]:
                 cells += _compare(shares, figure == "right")
             groups.setdefault(run.setting.name, []).append((TableEntry(run.code_name), *cells))
         heads = ("code", *(f"{size}: {DECODERS[name]}" for size in grid.sizes for name in shown))
-        table = make_table(
-            f"decoders-{figure}",
-            title,
-            f"By number of attackers, on the repeats that all decoders of a code have. {note} {EARLIER}",
-            heads,
-            groups,
-            folded=figure != "right",
-        )
-        tables += [] if table is None else [table]
+        said = f"By number of attackers, on the repeats that all decoders of a code have. {note} {EARLIER}"
+        tables.append(make_table(f"decoders-{figure}", title, said, heads, groups, folded=figure != "right"))
     return tables
 
 
-def tabulate_detection(grid: Grid) -> Table | None:
+def tabulate_detection(grid: Grid) -> Table:
     """Area under the ROC curve, and hits at 5% false alarms."""
     sizes = [size for size in grid.sizes if size]
     runs = [run for run in grid.pick(attack=None) if any(study.get("detection") for study in run.studies)]
@@ -194,7 +183,7 @@ def tabulate_detection(grid: Grid) -> Table | None:
     )
 
 
-def tabulate_certified_shades(grid: Grid) -> Table | None:
+def tabulate_certified_shades(grid: Grid) -> Table:
     """Give the certified accuracy of all codes at a glance, IID settings only."""
     runs = [run for run in grid.pick() if run.config.split.kind == "iid"]
     tops = {kind: max((k for run in runs for k in list_certified(run, kind)), default=-1) for kind, _ in CERTIFICATES}
@@ -218,7 +207,7 @@ def tabulate_certified_shades(grid: Grid) -> Table | None:
     )
 
 
-def tabulate_certified(grid: Grid) -> Table | None:
+def tabulate_certified(grid: Grid) -> Table:
     """Certified accuracy of every code, threat model and decoder."""
     runs = [run for run in grid.pick() if any(study.get("certified") for study in run.studies)]
     curves = {
@@ -262,7 +251,7 @@ def _compare(choices: list[list[Share]], marked: bool) -> list[TableEntry]:
     ]
 
 
-def tabulate_dial(grid: Grid) -> Table | None:
+def tabulate_dial(grid: Grid) -> Table:
     """Show what becomes of clean and of triggered inputs as the paper's decoder expects fewer attacks."""
     return _tabulate_rates(
         grid,
@@ -277,7 +266,7 @@ def tabulate_dial(grid: Grid) -> Table | None:
     )
 
 
-def tabulate_assumed(grid: Grid) -> Table | None:
+def tabulate_assumed(grid: Grid) -> Table:
     """Show what becomes of the paper's decoder under wrong rates of attack and success."""
     return _tabulate_rates(
         grid,
@@ -291,7 +280,7 @@ def tabulate_assumed(grid: Grid) -> Table | None:
 
 def _tabulate_rates(
     grid: Grid, runs: list[GridRun], part: str, title: str, note: str, with_kept: bool = False
-) -> Table | None:
+) -> Table:
     sizes = [size for size in grid.sizes if size]
     groups: Groups = {}
     for run in runs:
@@ -320,7 +309,7 @@ def _show_kept(run: GridRun, rows: list[dict[str, Any]]) -> TableEntry:
     return TableEntry(told, f"code: {inspect(run.code).correct}")
 
 
-def tabulate_unreached(grid: Grid) -> Table | None:
+def tabulate_unreached(grid: Grid) -> Table:
     """Tell what the trigger itself costs from what the decoder loses, for designed codes, c and d, all attacks."""
     sizes = [size for size in grid.sizes if size]
     groups: Groups = {}
