@@ -84,6 +84,16 @@ def write_text_atomic(path: AnyPath, text: str) -> None:
     write_atomic(path, lambda out: out.write(text.encode()))
 
 
+def format_json(content: Any) -> str:
+    """Return JSON as all writers of folders write it."""
+    return json.dumps(content, indent=1) + "\n"
+
+
+def write_json(path: AnyPath, content: Any) -> None:
+    """Write JSON, atomically (see `write_atomic`)."""
+    write_text_atomic(path, format_json(content))
+
+
 @lru_cache(maxsize=1024)
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of processes of this machine that are gone, once a folder and process."""

@@ -20,7 +20,7 @@ from codeward.reproduction import (
     study_grid,
     vote_grid,
 )
-from codeward.reproduction._findings import PARTS, load_study, study_cell
+from codeward.reproduction._findings import PARTS, study_cell
 from codeward.reproduction._grid_folder import describe_setting
 from codeward.reproduction._studies import choose_parts
 from codeward.runs import Cell, RunFolder, SimulatedAttack, load_config, load_records
@@ -133,7 +133,7 @@ def test_studies_hold_every_part_once_and_agree_with_the_records(grid, tmp_path)
     study_grid(plan, copy, smoke=True)
     for planned in counted:
         cell, record, code = planned.cell, planned.cell.record, planned.path.split("/")[1]
-        study = load_study(copy / planned.path / "studies" / f"repeat0-attackers{cell.n_attackers}.json")
+        study = json.loads((copy / planned.path / "studies" / f"repeat0-attackers{cell.n_attackers}.json").read_text())
         assert study["parts"] == sorted(choose_parts(planned.config, code, 0, cell.n_attackers, smoke=True))
         for name, key in (("plurality", "plurality"), ("bayes", "bayes")):
             counts = study["decoders"][name]
@@ -251,7 +251,7 @@ def test_two_groups_are_studied_by_the_decoder_for_them_and_by_nothing_for_one(t
     cells = [planned.cell for planned in count_grid(plan, tmp_path)]
     records = {cell.n_attackers: cell.record["figures"] for cell in cells}
     for size in (0, 1):
-        study = load_study(place / "studies" / f"repeat0-attackers{size}.json")
+        study = json.loads((place / "studies" / f"repeat0-attackers{size}.json").read_text())
         assert study["parts"] == ["groups", "unreached"]
         found, figures = study["groups"], records[size]
         assert len(found["triggered"]) == len(figures["groups"]) == 2 * size

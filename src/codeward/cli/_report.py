@@ -55,7 +55,9 @@ def report(
             made: Report | GridReport = write_grid_report(folder, target, progress, kind)
         else:
             made = write_report(folder, target, progress, kind)
-    files = _name_files(target) if of_grid and kind == "html" else {"report": str(target)}
+    files = {"report": str(target)}
+    if of_grid and kind == "html":
+        files["tables"] = str(target.with_name("tables.md"))
     if as_json:
         print(json.dumps({**files, **made.to_json()}))
         return
@@ -66,7 +68,3 @@ def report(
     for name, file in files.items():
         size = f" ({Path(file).stat().st_size / 1024:.0f} KiB)" if Path(file).is_file() else ""
         typer.echo(f"{name}: {file}{size}")
-
-
-def _name_files(target: Path) -> dict[str, str]:
-    return {"report": str(target), "tables": str(target.with_name("tables.md"))}

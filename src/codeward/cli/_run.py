@@ -44,7 +44,8 @@ def run(
     """
     from codeward.runs import load_config
 
-    resolved = load_config(config, [*settings, *name_cluster(engine, address)])
+    chosen = json.dumps(pick_address(engine, address))
+    resolved = load_config(config, settings if engine is None else [*settings, f"cluster={chosen}"])
 
     if resolved.dataset.endswith(".npz"):
         from codeward.experiments import settle_users
@@ -175,12 +176,6 @@ def _show(figure: dict[str, int] | None) -> str:
     from codeward.runs import rate
 
     return "" if figure is None else show_percent(rate(figure))
-
-
-def name_cluster(engine: str | None, address: str | None) -> list[str]:
-    """Return the two options as overrides of a configuration's ``cluster``: none where neither is given."""
-    address = pick_address(engine, address)
-    return [] if engine is None else [f"cluster={json.dumps(address)}"]
 
 
 @contextmanager

@@ -4,7 +4,6 @@ Nothing is ever unpickled.
 """
 
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
-from codeward._files import open_regular, read_json, read_npy, write_atomic, write_text_atomic
+from codeward._files import open_regular, read_json, read_npy, write_atomic, write_json, write_text_atomic
 from codeward._notebook import Displayed, Sheet
 
 
@@ -204,7 +203,7 @@ def save_code(code: Code, path: str | os.PathLike[str]) -> None:
     elif suffix == ".npy":
         write_atomic(path, lambda out: np.save(out, code.matrix, allow_pickle=False))
     elif suffix == ".json":
-        write_text_atomic(path, json.dumps(code_to_json(code), indent=1) + "\n")
+        write_json(path, code_to_json(code))
     else:
         raise InputError(f"{path}: a code file ends in .csv, .npy or .json")
 

@@ -135,7 +135,8 @@ def load_files(entry: CatalogEntry, folder: Path) -> tuple[Samples, Samples]:
 
 def _parse_files(entry: CatalogEntry, folder: Path) -> tuple[Samples, Samples]:
     python_batches = folder / "cifar-10-batches-py"
-    missing = [file.name for file in entry.train + entry.test if not _is_there(folder / file.name)]
+    files = [folder / file.name for file in entry.train + entry.test]
+    missing = [file.name for file in files if not file.is_file() and not Path(f"{file}.gz").is_file()]
     if missing and entry.name == "cifar10" and python_batches.is_dir():
         parts = {
             name: parse_cifar_python(
@@ -159,10 +160,6 @@ def _parse_files(entry: CatalogEntry, folder: Path) -> tuple[Samples, Samples]:
     return train, test
 
 
-def _is_there(path: Path) -> bool:
-    return path.is_file() or path.with_name(path.name + ".gz").is_file()
-
-
 def _join(parts: list[Samples]) -> Samples:
     return Samples(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
 
@@ -172,7 +169,9 @@ def _load_digits() -> tuple[Samples, Samples]:
 
     bunch = load_digits()
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
-    return _cut(Samples(images, bunch.target.astype(np.int64)))
+    samples = Samples(images, bunch.target.astype(np.int64))
+    kept, held = _shuffle(len(samples))
+    return samples.take(kept), samples.take(held)
 
 
 def _load_npz(path: Path) -> DatasetPair:
@@ -190,11 +189,6 @@ def _load_npz(path: Path) -> DatasetPair:
             known = f"0..{n_classes - 1}"
             raise InputError(f"{path}: training label {train.labels.max()}, but test_labels know {known} only")
     return DatasetPair(path.stem, train, test, max(n_classes, 2), (0.5,), (0.5,), groups)
-
-
-def _cut(samples: Samples) -> tuple[Samples, Samples]:
-    kept, held = _shuffle(len(samples))
-    return samples.take(kept), samples.take(held)
 
 
 def _shuffle(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

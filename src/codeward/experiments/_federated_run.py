@@ -91,7 +91,9 @@ def run_federated(
     for repeat in range(config.repeats):
         setting = prepare_setting(config, repeat, pair, code, None if repeat else parts)
         cells = {size: Cell(place, repeat, size) for size in config.attack.attackers}
-        missing = [size for size, cell in cells.items() if not _holds_models(cell, store)]
+        there = [size for size, cell in cells.items() if cell.has_record and cell.has_keys]
+        whole = {size for size in there if all(map(store.holds, cells[size].keys))}
+        missing = [size for size in cells if size not in whole]
         begin = time.perf_counter()
         trained = train_cells(setting, missing, place, engine, progress) if missing else {}
         seconds = round((time.perf_counter() - begin) / max(1, len(trained)), 3)
@@ -105,10 +107,6 @@ def run_federated(
                 _vote(again, cells[n_attackers], _gather(again, cells[n_attackers].keys, store, 0))
             yield load_record(place.record(repeat, n_attackers))
         shutil.rmtree(_work_folder(place, repeat), ignore_errors=True)
-
-
-def _holds_models(cell: Cell, store: ModelStore) -> bool:
-    return cell.has_record and cell.has_keys and all(store.holds(key) for key in dict.fromkeys(cell.keys))
 
 
 def _work_folder(place: RunFolder, repeat: int) -> Path:

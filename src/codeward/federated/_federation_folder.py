@@ -12,7 +12,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from codeward._errors import InputError
-from codeward._files import read_json, write_atomic, write_text_atomic
+from codeward._files import read_json, write_atomic, write_json, write_text_atomic
 from codeward.codes import Code
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport
 from codeward.federated._protocol import FederatedSettings
@@ -54,7 +54,7 @@ class FederationFolder:
         }
         self.path.mkdir(parents=True, exist_ok=True)
         plan.code.save(self.path / "code.json")
-        write_text_atomic(self.path / "federation.json", json.dumps(content, indent=1) + "\n")
+        write_json(self.path / "federation.json", content)
 
     def load_plan(self) -> FederationPlan:
         """Read the plan."""
@@ -161,7 +161,7 @@ class FederationFolder:
             "models": files,
             "rounds": [report.to_json() for report in result.rounds],
         }
-        write_text_atomic(self.path / "result.json", json.dumps(summary, indent=1) + "\n")
+        write_json(self.path / "result.json", summary)
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
 
     def load_result(self) -> FederatedResult:

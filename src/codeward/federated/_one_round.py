@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import read_json, read_npz, write_atomic, write_text_atomic
+from codeward._files import read_json, read_npz, write_atomic, write_json, write_text_atomic
 from codeward.codes import Code
 from codeward.data import UserData, load_user_data
 from codeward.training import ModelStore
@@ -340,7 +340,7 @@ class OneRound:
             save_statistics(Path(folder) / STATISTICS / f"{self.plan.name(user)}.npz", message, packed=False)
         self.plan.save(Path(folder) / ONE_ROUND_FILE)
         told = self.describe() | {"keys": list(heads.keys)}
-        write_text_atomic(Path(folder) / RESULT_FILE, json.dumps(told, indent=1) + "\n")
+        write_json(Path(folder) / RESULT_FILE, told)
         return heads
 
     @classmethod

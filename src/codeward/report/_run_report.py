@@ -1,6 +1,5 @@
 """One HTML file that tells a run: self-contained, for screen, phone and paper."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
+from codeward._files import write_json, write_text_atomic
 from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.certificates import CertifiedCurve
@@ -208,7 +207,7 @@ def save_tables(tables: Sequence[Table], target: Path, kind: ReportKind, told: M
 
     Examples
     --------
-    >>> import tempfile
+    >>> import json, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_tables([], Path(folder, "a.json"), "json", {"records": 2})
     ...     json.loads(Path(folder, "a.json").read_text())
@@ -221,4 +220,4 @@ def save_tables(tables: Sequence[Table], target: Path, kind: ReportKind, told: M
         write_text_atomic(target, "\n".join(table.to_latex() for table in tables))
     else:
         found = {**told, "tables": [table.to_json() for table in tables]}
-        write_text_atomic(target, json.dumps(found, indent=1) + "\n")
+        write_json(target, found)

@@ -3,7 +3,6 @@
 One JSON file a cell, ``studies/<cell>.json`` in its run folder, made from vote files alone and filled part by part.
 """
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import write_text_atomic
+from codeward._files import read_json, write_json
 from codeward.certificates import certify, certify_agreement
 from codeward.codes import Code, inspect
 from codeward.decoding import (
@@ -170,7 +169,7 @@ TOP = 4
 def study_cell(cell: Cell, parts: Iterable[str]) -> dict[str, Any]:
     """Add what is missing of ``parts`` (see `PARTS`) to the study of a cell, write it, and return it."""
     file = cell.folder.study(cell.repeat, cell.n_attackers)
-    known = load_study(file) if file.exists() else {}
+    known = check_study(read_json(file), file) if file.exists() else {}
     missing = [part for part in parts if part not in known.get("parts", [])]
     if not missing:
         return known
@@ -185,17 +184,8 @@ def study_cell(cell: Cell, parts: Iterable[str]) -> dict[str, Any]:
             for key, value in PARTS[part](study).items():
                 known[key] = {**known.get(key, {}), **value} if isinstance(value, dict) else value
         known["parts"] = sorted({*known.get("parts", []), *missing})
-        write_text_atomic(file, json.dumps(known, indent=1) + "\n")
+        write_json(file, known)
     return known
-
-
-def load_study(file: Path) -> dict[str, Any]:
-    """Read a study; a file of another kind is refused by name."""
-    try:
-        study = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: not a readable study ({error})") from error
-    return check_study(study, file)
 
 
 def check_study(study: Any, file: str | Path) -> dict[str, Any]:

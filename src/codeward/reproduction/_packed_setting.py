@@ -12,7 +12,6 @@ A run folder in use is plain files. To keep, the runs of one setting (``mnist-ii
 A model that no attacker feeds votes alike in many cells: most columns occur more than once.
 """
 
-import json
 import os
 import re
 import zipfile
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import NUMPY_PACKINGS, parse_json, read_npz, write_atomic, write_text_atomic
+from codeward._files import NUMPY_PACKINGS, format_json, parse_json, read_npz, write_atomic, write_text_atomic
 from codeward.codes import Code
 from codeward.decoding import VoteSet, estimate_confusion
 from codeward.runs import CODE_FILE, CONFIG_FILE, Cell, RunFolder, parse_lines
@@ -118,7 +117,7 @@ class PackedSetting:
         """Return a file that is text, as it was."""
         entry = self._find(file)
         if "json" in entry:
-            return write_json(entry["json"])
+            return format_json(entry["json"])
         if not isinstance(entry.get("text"), str):
             raise InputError(f"{self.file}: {file} is not text")
         return str(entry["text"])
@@ -205,11 +204,6 @@ def list_packed(folder: str | os.PathLike[str]) -> list[PackedSetting]:
     []
     """
     return [PackedSetting(f.with_name(f.name.removesuffix(SUFFIX))) for f in sorted(Path(folder).glob("*" + SUFFIX))]
-
-
-def write_json(content: Any) -> str:
-    """Return JSON as all writers of run folders write it."""
-    return json.dumps(content, indent=1) + "\n"
 
 
 def name_validation(file: str) -> str:

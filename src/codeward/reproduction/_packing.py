@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import ArrayFile, write_atomic
+from codeward._files import ArrayFile, format_json, write_atomic
 from codeward.decoding import estimate_confusion, load_votes
 from codeward.reproduction._packed_setting import (
     FORMAT,
@@ -20,7 +20,6 @@ from codeward.reproduction._packed_setting import (
     Entry,
     PackedSetting,
     name_validation,
-    write_json,
 )
 from codeward.runs import CONFIG_FILE, format_lines
 
@@ -167,7 +166,7 @@ def _read(name: str, file: Path) -> Entry:
         content = json.loads(text) if name.endswith(".json") else None
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
-    return {"json": content} if content is not None and write_json(content) == text else {"text": text}
+    return {"json": content} if content is not None and format_json(content) == text else {"text": text}
 
 
 def _load_arrays(file: Path) -> dict[str, NDArray[Any]]:

@@ -1,6 +1,5 @@
 """Certified accuracy per poisoned sample, and per colluding writer: records into tables and plots."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from codeward._charts import COLOURS, HEIGHT, SHARES, Line, draw_lines, make_point
 from codeward._errors import InputError
 from codeward._figures import show_percent
-from codeward._files import write_text_atomic
+from codeward._files import write_json
 from codeward._notebook import Drawing
 from codeward._progress import Progress, silent
 from codeward.certificates import certify, certify_dpa, certify_finite_aggregation
@@ -81,7 +80,7 @@ def certify_samples(study: SampleStudy, decoders: Sequence[str], progress: Progr
             else:
                 record["certified"][name] = _certify_consensus(study, votes, labels, n_classes)
             bar.advance()
-        write_text_atomic(study.record_file, json.dumps(record, indent=1) + "\n")
+        write_json(study.record_file, record)
     return record
 
 

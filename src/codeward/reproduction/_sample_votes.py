@@ -5,7 +5,6 @@ models with which vote prefer which class to which (`RunOffCounts`): scores of a
 """
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import read_npz, write_atomic, write_text_atomic
+from codeward._files import read_npz, write_atomic, write_json
 from codeward._progress import Shown
 from codeward.codes import Code, bagging_code, partition_code, shifted_hash_code
 from codeward.decoding import RunOffCounts
@@ -292,7 +291,7 @@ def write_votes(
         **told,
         "certified": {},
     }
-    write_text_atomic(study.record_file, json.dumps(record, indent=1) + "\n")
+    write_json(study.record_file, record)
 
 
 def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:

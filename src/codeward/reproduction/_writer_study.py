@@ -1,6 +1,5 @@
 """The study of MNIST's writers: votes of a code's models, certified against colluding writers, and attacked by some."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import read_npz, write_atomic, write_text_atomic
+from codeward._files import read_npz, write_atomic, write_json
 from codeward._progress import Progress
 from codeward.attacks import AttackGroup, draw_groups, trigger_inputs
 from codeward.certificates import certify, certify_dpa
@@ -131,7 +130,7 @@ def study_writers(
         },
         **data.describe(),
     }
-    write_text_atomic(folder / f"{title}.json", json.dumps(record, indent=1) + "\n")
+    write_json(folder / f"{title}.json", record)
     return record
 
 
@@ -239,7 +238,7 @@ def attack_writers(
         "inputs": len(looked),
     }
     record["certified"].append(own | {"certified": decoder.count_certified(votes[looked], labels[looked])})
-    write_text_atomic(file, json.dumps(record, indent=1) + "\n")
+    write_json(file, record)
     for size, found in zip(missing, attacked, strict=True):
         group = _draw_group(data, size)
         hit, other = code.pattern(group.attackers), labels[looked] != group.target
@@ -252,7 +251,7 @@ def attack_writers(
             "success_other": {"count": int(says[:, ~hit].sum()), "of": int(says[:, ~hit].size)},
             **decoder.count_verdicts(found[other], labels[looked][other], group.attackers),
         }
-    write_text_atomic(file, json.dumps(record, indent=1) + "\n")
+    write_json(file, record)
     return record
 
 

@@ -1,6 +1,5 @@
 """One cell of a run, a repeat with a number of attackers: its votes, what they are votes of, and its record."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import read_npz, write_atomic, write_text_atomic
+from codeward._files import read_npz, write_atomic, write_json
 from codeward._notebook import Displayed, Sheet
 from codeward.codes import Code
 from codeward.decoding import (
@@ -368,7 +367,7 @@ class Cell(Displayed):
             **near,
             "digests": digests,
         }
-        write_text_atomic(file, json.dumps(content, indent=1) + "\n")
+        write_json(file, content)
         return Cell(self.folder, self.repeat, self.n_attackers)
 
     def save_gallery(self, pictures: Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> None:

@@ -1,7 +1,6 @@
 """The certificate card: on one page what models reached, what is guaranteed and what that rests on."""
 
 import hashlib
-import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._figures import show_count, show_percent
-from codeward._files import read_json, write_text_atomic
+from codeward._files import read_json, write_json
 from codeward._progress import Progress, silent
 from codeward.certificates import (
     Agreement,
@@ -167,7 +166,7 @@ class Card:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``card.json``, atomically."""
-        write_text_atomic(path, json.dumps(self.to_json(), indent=1) + "\n")
+        write_json(path, self.to_json())
 
     def to_text(self, width: int = 80) -> str:
         """Return the card as plain lines of at most ``width`` characters."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward._files import parse_json, read_json, write_atomic, write_text_atomic
+from codeward._files import parse_json, read_json, write_atomic, write_json
 from codeward._version import __version__
 
 #: Changes when a reader of older records would misread newer ones.
@@ -207,7 +207,7 @@ def save_record(record: dict[str, Any], path: str | os.PathLike[str]) -> None:
     ...     load_record(Path(folder, "record.json"))["repeat"]
     0
     """
-    write_text_atomic(path, json.dumps({"format": FORMAT, **record}, indent=1) + "\n")
+    write_json(path, {"format": FORMAT, **record})
 
 
 def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def pack_record_folder(folder: str | os.PathLike[str]) -> int:
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> write_text_atomic(folder / "one.json", "[1]")
+    >>> _ = Path(folder, "one.json").write_text("[1]")
     >>> pack_record_folder(folder), read_record_folder(folder), [file.name for file in folder.iterdir()]
     (1, {'one.json': [1]}, ['records.jsonl.gz'])
     """

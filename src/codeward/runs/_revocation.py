@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from codeward._errors import InputError
-from codeward._files import read_json, write_text_atomic
+from codeward._files import read_json, write_json, write_text_atomic
 from codeward.codes import Code, Inspection, code_to_json, inspect
 from codeward.runs._run_folder import RunFolder
 
@@ -102,7 +102,7 @@ class Revocation:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``revocation.json`` into a run folder."""
         content = {"format": FORMAT, "original": code_to_json(self.original), "steps": self.steps}
-        write_text_atomic(RunFolder(folder).revocation_file, json.dumps(content, indent=1) + "\n")
+        write_json(RunFolder(folder).revocation_file, content)
 
     def leave_note(self, old: RunFolder, new: RunFolder) -> None:
         """Say in the old folder where the new state is, so that a server of the old one knows; see `is_superseded`."""

@@ -94,7 +94,8 @@ class Cluster:
             elif self.address == "local":
                 self._start()
             else:
-                self._join(find_head(self.address))
+                head = find_head(self.address)
+                self._connect(head, _LOOPBACK if is_loopback(head) else {}, {})
         return self._ray
 
     def close(self) -> None:
@@ -138,9 +139,6 @@ class Cluster:
         self._folder = tempfile.mkdtemp(prefix="codeward-", dir="/tmp" if os.name == "posix" else None)
         options = {"num_cpus": count_workers(sys.maxsize), "include_dashboard": False}
         self._connect("local", {**_LOOPBACK, **_TOKEN}, {**options, "_temp_dir": f"{self._folder}/ray"})
-
-    def _join(self, head: str) -> None:
-        self._connect(head, _LOOPBACK if is_loopback(head) else {}, {})
 
     def _connect(self, address: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> None:
         if "ray" not in sys.modules:  # it reads most switches when it is imported

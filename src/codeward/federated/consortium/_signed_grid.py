@@ -41,13 +41,6 @@ _NONCE_BYTES = 32
 _DOMAIN = b"codeward signed reply 1"
 
 
-def add_challenge(content: RecordDict) -> bytes:
-    """Put a fresh nonce into the content of a question and return it."""
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    content[CHALLENGE] = ConfigRecord({"nonce": nonce})
-    return nonce
-
-
 def sign_content(content: RecordDict, nonce: bytes, key: ec.EllipticCurvePrivateKey) -> None:
     """Add to ``content`` a signature over everything already in it and over ``nonce``."""
     content[SIGNATURE] = ConfigRecord({"signature": sign(key, _statement(content, nonce))})
@@ -197,7 +190,8 @@ class SignedGrid(Grid):
                 continue
             # A shallow copy: one content may serve many messages, and every message needs its own nonce.
             message.content = message.content.copy()
-            nonce = add_challenge(message.content)
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            message.content[CHALLENGE] = ConfigRecord({"nonce": nonce})
             # One by one: Flower leaves out the ids of messages it could not store.
             for name in self.grid.push_messages([message]):
                 if name:

@@ -33,7 +33,9 @@ def main(grid: Grid, context: Context) -> None:
     configuration holds ``join-timeout`` (seconds to wait for users before the first round) and ``quorum`` (users to
     wait for; 0: all).
     """
-    folder = _find_folder()
+    folder = Path(os.environ.get(CONSORTIUM, ""))
+    if not os.environ.get(CONSORTIUM) or not folder.is_dir():
+        raise InputError(f"{CONSORTIUM} must name the server's folder before flower-superlink is started")
     roster = Roster.load(folder / ROSTER_FILE)
     agreed = folder / PLAN_FOLDER / ONE_ROUND_FILE
     once = agreed.is_file()
@@ -51,10 +53,3 @@ def main(grid: Grid, context: Context) -> None:
         join_timeout=float(patience),
         quorum=quorum or len(roster.members),
     )
-
-
-def _find_folder() -> Path:
-    named = os.environ.get(CONSORTIUM)
-    if not named or not Path(named).is_dir():
-        raise InputError(f"{CONSORTIUM} must name the server's folder before flower-superlink is started")
-    return Path(named)
