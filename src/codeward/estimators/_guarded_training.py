@@ -14,7 +14,7 @@ from codeward._progress import Shown
 from codeward.certificates import certify
 from codeward.codes import count_attacker_sets
 from codeward.data import Schema
-from codeward.decoding import PluralityDecoder, promise_rate
+from codeward.decoding import promise_rate
 from codeward.estimators._code_choice import CodeChoice
 from codeward.estimators._family import read_settings, train_family
 from codeward.estimators._guarded_plan import EXTRAPOLATION, GuardedPlan, plan_training
@@ -27,9 +27,9 @@ from codeward.runs import (
     Revocation,
     RunFolder,
     TrainConfig,
+    count_votes,
     describe_machine,
     make_card,
-    observe,
     share,
 )
 from codeward.training import ModelPlan, ModelStore, plan_models
@@ -104,7 +104,9 @@ def write_folder(
     {'count': 5, 'of': 5}
     """
     cell = write_cell(cell, plan, models, about or {})
-    cell = write_record(cell, plan.config, time.perf_counter() - begin, **more)
+    cell = cell.save_record(
+        plan.config, {**count_votes(cell), **more, "seconds": round(time.perf_counter() - begin, 3)}
+    )
     return cell, write_card(cell, plan)
 
 
@@ -136,33 +138,6 @@ def write_cell(cell: Cell, plan: GuardedPlan, models: Any, more: Mapping[str, An
         _, first = np.unique(roles.clean.labels, return_index=True)
         cell.save_gallery({"clean": (roles.clean.inputs[first[:12]], roles.clean.labels[first[:12]])})
     return cell.save_votes(votes, about | dict(more))
-
-
-def write_record(cell: Cell, config: TrainConfig, seconds: float, **more: Any) -> Cell:
-    """Count what the decoder makes of the clean inputs, and write the record."""
-    clean, decoder = cell.clean, cell.decoder()
-    assert clean.labels is not None
-    plain = PluralityDecoder(n_classes=cell.n_classes).predict(clean.votes)
-    own, paper = decoder.decode(observe(decoder, clean)), cell.decoder("bayes").decode(clean.votes)
-    total = len(clean.labels)
-    every = {
-        "single_model": share(int((clean.votes == clean.labels[:, None]).sum()), clean.votes.size),
-        "plurality": share(int((plain == clean.labels).sum()), total),
-        "bayes": share(int((paper.labels == clean.labels).sum()), total),
-        "alarms": share(int(paper.alarms().sum()), total),
-    }
-    said = {"right": share(int((own.labels == clean.labels).sum()), total)}
-    said |= {"alarms": share(int(own.alarms(decoder.threshold).sum()), total)}
-    figures = {
-        "clean": {"all": every},
-        "groups": [],
-        "decoder": {"name": cell.decoding.name, "reads": decoder.needs, "clean": said, "groups": []},
-    }
-    about, code = cell.about, cell.code
-    kept = {key: about[key] for key in ("created", "code_digest", "training", "versions", "hardware", "work")}
-    shape = {"models": code.n_models, "users": code.n_users, "row_weight": code.row_weight}
-    content = {**kept, "code": shape, "figures": figures}
-    return cell.save_record(config, {**content, **more, "seconds": round(seconds, 3)})
 
 
 def _describe(backbone: Any) -> str:

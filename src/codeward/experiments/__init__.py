@@ -8,7 +8,6 @@ from codeward.experiments._malicious_clients import (
     make_attackers,
     save_attackers,
 )
-from codeward.experiments._measure import count_votes, record_cell
 from codeward.experiments._runner import Experiment, holds_models, run_experiment, vote_cell
 from codeward.experiments._setting import (
     Draw,
@@ -20,6 +19,7 @@ from codeward.experiments._setting import (
     split_data,
 )
 from codeward.experiments._unlearning import name_output, revoke_users
+from codeward.runs import count_votes, record_cell
 
 __all__ = [
     "Draw",

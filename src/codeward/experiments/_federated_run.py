@@ -20,7 +20,6 @@ from codeward._files import read_bytes, write_atomic
 from codeward._progress import Shown
 from codeward.estimators import save_heads
 from codeward.experiments._malicious_clients import ATTACKER_APP, choose_targets, make_attackers, save_attackers
-from codeward.experiments._measure import count_votes, measure_consensus
 from codeward.experiments._runner import vote_cell
 from codeward.experiments._setting import Draw, Setting, load_pair, prepare_setting, split_data
 from codeward.federated import (
@@ -46,7 +45,9 @@ from codeward.runs import (
     RunFolder,
     TrainingSection,
     TrainSection,
+    count_votes,
     load_record,
+    measure_consensus,
 )
 from codeward.training import Ensemble, ModelStore, TrainingSettings
 

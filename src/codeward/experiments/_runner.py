@@ -21,7 +21,6 @@ from codeward._progress import Shown, show_progress
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, plot_class_shares, render
 from codeward.decoding import VoteSet, estimate_confusion
-from codeward.experiments._measure import record_cell
 from codeward.experiments._setting import (
     Parts,
     Setting,
@@ -31,7 +30,16 @@ from codeward.experiments._setting import (
     settle_users,
     split_data,
 )
-from codeward.runs import Cell, RunConfig, RunFolder, describe_machine, find_code, name_triggered, round_scores
+from codeward.runs import (
+    Cell,
+    RunConfig,
+    RunFolder,
+    describe_machine,
+    find_code,
+    name_triggered,
+    record_cell,
+    round_scores,
+)
 from codeward.training import Cluster, Ensemble, ModelStore, train_ensembles, vote
 
 #: Images of each sort in a cell's gallery, at most one a class.

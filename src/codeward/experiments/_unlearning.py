@@ -15,11 +15,20 @@ from codeward._files import write_atomic
 from codeward._progress import Shown
 from codeward.estimators import load_sub_models, plan_collected, retrain_without, write_folder
 from codeward.experiments._federated_run import copy_round, list_sizes
-from codeward.experiments._measure import count_votes
 from codeward.experiments._runner import find_device, holds_models, vote_cell
 from codeward.experiments._setting import Setting, load_pair, prepare_setting
 from codeward.federated import OneRound
-from codeward.runs import Cell, Outlook, Revocation, RunConfig, RunFolder, TrainConfig, list_cells, load_revocation
+from codeward.runs import (
+    Cell,
+    Outlook,
+    Revocation,
+    RunConfig,
+    RunFolder,
+    TrainConfig,
+    count_votes,
+    list_cells,
+    load_revocation,
+)
 from codeward.training import Ensemble, ModelPlan, ModelStore, drop_users, plan_models, train_ensemble
 from codeward.training.heads import HeadSet, StatisticsSet
 

@@ -55,6 +55,7 @@ __all__ = [
     "TrainingSection",
     "certify_clean",
     "certify_kept",
+    "count_votes",
     "count_words",
     "decoder_figures",
     "describe_detection",
@@ -77,6 +78,7 @@ __all__ = [
     "load_records",
     "load_revocation",
     "make_card",
+    "measure_consensus",
     "name_triggered",
     "observe",
     "pack_record_folder",
@@ -87,6 +89,7 @@ __all__ = [
     "read_lines",
     "read_record_folder",
     "read_stored",
+    "record_cell",
     "round_scores",
     "save_record",
     "share",
@@ -107,6 +110,7 @@ if TYPE_CHECKING:
         parse_yaml,
         read_stored,
     )
+    from codeward.runs._counting import count_votes, measure_consensus, record_cell
     from codeward.runs._listing import (
         draw_accuracy,
         draw_input,

@@ -18,7 +18,10 @@ from codeward.decoding import (
     pool_evidence,
     tracking_score,
 )
-from codeward.runs import ALARM, Cell, RunConfig, describe_detection, observe, share
+from codeward.runs._cell import Cell
+from codeward.runs._config import RunConfig
+from codeward.runs._listing import observe
+from codeward.runs._records import ALARM, describe_detection, share
 
 #: Triggered inputs whose evidence is pooled to name the attackers.
 POOLED = 5
@@ -195,6 +198,16 @@ def measure_consensus(cell: Cell, max_attackers: int) -> dict[str, Any] | None:
     -------
     dict or None
         None where the code guarantees nothing under this threat model.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.runs import RunFolder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cell = Cell(RunFolder(folder), 0, 0)
+    ...     _ = cell.folder.open(RunConfig(code={"name": "d"}))
+    ...     measure_consensus(cell, 0) is None
+    True
     """
     code = cell.code
     margins = inspect(code, max(1, max_attackers)).margin_arbitrary
