@@ -242,14 +242,8 @@ def print_card(inspection: "Inspection", title: str = "") -> None:
     table.add_column("threat model")
     table.add_column("holds up to k", justify="right")
     table.add_column("broken by")
-    rows = (
-        ("detect a triggered input", "deterministic", inspection.detect, "detect"),
-        ("recover the label", "deterministic", inspection.correct, "correct"),
-        ("recover the label", "arbitrary", inspection.correct_arbitrary, "correct_arbitrary"),
-        ("name the attackers", "deterministic", inspection.track, "track"),
-    )
-    for meaning, threat, size, name in rows:
-        table.add_row(meaning, threat, str(size), _witness(inspection, name))
+    for meaning, threat, size, broken in inspection.list_properties():
+        table.add_row(meaning, threat, str(size), broken)
     console.print(table)
 
     margins = Table(title="margins (d corrects (d-1)/2 wrong votes)", title_justify="left", title_style="bold")
@@ -261,11 +255,3 @@ def print_card(inspection: "Inspection", title: str = "") -> None:
         margins.add_row(str(k), *("?" if value is None else str(value) for value in values))
     console.print(margins)
     console.print(Text(sketch_code(code, width=max(1, console.width // 2 - 4))), no_wrap=True, crop=True)
-
-
-def _witness(inspection: "Inspection", name: str) -> str:
-    found = inspection.witness.get(name)
-    if found is None:
-        return "nothing found"
-    named = [" ".join(map(inspection.code.user_name, attackers)) or "nobody" for attackers in found.attackers]
-    return " | ".join(named)

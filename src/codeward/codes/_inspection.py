@@ -109,6 +109,20 @@ class Inspection:
             "notes": list(self.notes),
         }
 
+    def list_properties(self) -> list[tuple[str, str, int, str]]:
+        """Return every property in words, its threat model, the largest k, and which users break it."""
+        told = (
+            ("detect a triggered input", "deterministic", self.detect, "detect"),
+            ("recover the label", "deterministic", self.correct, "correct"),
+            ("recover the label", "arbitrary", self.correct_arbitrary, "correct_arbitrary"),
+            ("name the attackers", "deterministic", self.track, "track"),
+        )
+        broken = {
+            name: " | ".join(", ".join(map(self.code.user_name, users)) or "nobody" for users in found.attackers)
+            for name, found in self.witness.items()
+        }
+        return [(*words, k, broken.get(name, "nothing found")) for *words, k, name in told]  # type: ignore[misc]
+
     def _name_break(self, found: Break) -> dict[str, Any]:
         users = self.code.users
         sets = [[users[j] if users else j for j in attackers] for attackers in found.attackers]

@@ -160,13 +160,8 @@ def tell_promise(cells: Sequence[Cell], found: Inspection, kept: Agreement | Non
     """Say what the code promises, per property and threat model, with margins and the matrix, and what is kept."""
     code = cells[0].code
     rows = [
-        enter_texts(meaning, threat, f"{k} of {code.n_users} users" if k else "nobody", _name_break(found, name))
-        for meaning, threat, k, name in (
-            ("detect a triggered input", "deterministic", found.detect, "detect"),
-            ("recover the label", "deterministic", found.correct, "correct"),
-            ("recover the label", "arbitrary", found.correct_arbitrary, "correct_arbitrary"),
-            ("name the attackers", "deterministic", found.track, "track"),
-        )
+        enter_texts(meaning, threat, f"{k} of {code.n_users} users" if k else "nobody", broken)
+        for meaning, threat, k, broken in found.list_properties()
     ]
     columns = zip(found.margin, found.margin_track, found.margin_arbitrary, strict=True)
     margins = [
@@ -215,10 +210,3 @@ def state_kept(found: Inspection, kept: Agreement | None) -> Markup:
     # What is not Markup is escaped as it is added.
     said += f", less than the code allows for: it may take the honest sub-models for the wrong ones{broken}."
     return said + " A code with a larger margin heals that."
-
-
-def _name_break(found: Inspection, name: str) -> str:
-    broken = found.witness.get(name)
-    if broken is None:
-        return "nothing found"
-    return " | ".join(", ".join(map(found.code.user_name, attackers)) or "nobody" for attackers in broken.attackers)

@@ -31,14 +31,14 @@ Found = tuple[list[Sample], Iterable[int]]
 
 def _count_accuracy(run: GridRun, attackers: int, decoder: str, inputs: str = "all", repeats: Any = None) -> Found:
     """Right labels of records: ``decoder`` plurality, bayes or single_model; without attackers on clean inputs."""
-    chosen = list_records(run, attackers, None if repeats is None else set(repeats))
-    shares = list_shares(run, attackers, decoder, inputs, None if repeats is None else set(repeats))
+    chosen = list_records(run, attackers, repeats)
+    shares = list_shares(run, attackers, decoder, inputs, repeats)
     return _take(shares), [record["repeat"] for record in chosen]
 
 
 def _count_success(run: GridRun, attackers: int, models: str = "hit_models", repeats: Any = None) -> Found:
     """Target votes of hit or clean models on triggered inputs with another label."""
-    chosen = list_records(run, attackers, None if repeats is None else set(repeats))
+    chosen = list_records(run, attackers, repeats)
     shares = [group["success"][models] for record in chosen for group in record["figures"]["groups"]]
     return _take(shares), [record["repeat"] for record in chosen]
 

@@ -5,7 +5,7 @@ One JSON file a cell, ``studies/<cell>.json`` in its run folder, made from vote 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -222,17 +222,8 @@ def _study_explanations(study: CellStudy) -> dict[str, Any]:
     return {"tracking": {"bayes-joint": score_suspects(study, named)}}
 
 
-def _study_discounted(study: CellStudy) -> dict[str, Any]:
-    """Our decoder on hard votes."""
-    return _study_decoder(study, "discounted")
-
-
-def _study_scores(study: CellStudy) -> dict[str, Any]:
-    """Our decoder on class scores."""
-    return _study_decoder(study, "soft")
-
-
 def _study_decoder(study: CellStudy, name: str) -> dict[str, Any]:
+    """Our decoder, on hard votes (``discounted``) or on class scores (``soft``)."""
     found: dict[str, Any] = {"decoders": {name: compare(study, name)}}
     if study.groups:
         named = study.decode(name, "0").take(study.others)
@@ -330,8 +321,8 @@ def _study_certificates(study: CellStudy) -> dict[str, Any]:
 PARTS: dict[str, Callable[[CellStudy], dict[str, Any]]] = {
     "paper": _study_paper,
     "explanations": _study_explanations,
-    "discounted": _study_discounted,
-    "scores": _study_scores,
+    "discounted": partial(_study_decoder, name="discounted"),
+    "scores": partial(_study_decoder, name="soft"),
     "groups": _study_groups,
     "unreached": _study_unreached,
     "assumptions": _study_assumptions,

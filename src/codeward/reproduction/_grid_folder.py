@@ -1,7 +1,7 @@
 """What a grid folder holds for a report: run folders with their records and studies, and what is planned."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -264,13 +264,13 @@ def _open_run(place: RunFolder, path: str) -> GridRun:
     return GridRun(path, place.config, place.code, records, tuple(studies), read_picture(place))
 
 
-def list_records(run: GridRun, size: int, repeats: set[int] | None = None) -> list[Record]:
+def list_records(run: GridRun, size: int, repeats: Collection[int] | None = None) -> list[Record]:
     """Return the records of a run with so many attackers, one a repeat."""
     return [r for r in run.records if r["n_attackers"] == size and (repeats is None or r["repeat"] in repeats)]
 
 
 def list_shares(
-    run: GridRun, size: int, decoder: str, kept: str = "all", repeats: set[int] | None = None
+    run: GridRun, size: int, decoder: str, kept: str = "all", repeats: Collection[int] | None = None
 ) -> list[Share]:
     """Return right labels by repeat and group: of clean inputs without attackers, else of triggered ones."""
     found = []

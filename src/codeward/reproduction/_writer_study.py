@@ -25,7 +25,7 @@ from codeward.decoding import (
     make_decoder,
     tracking_score,
 )
-from codeward.reproduction._sample_tables import COMPARED
+from codeward.reproduction._sample_tables import COMPARED, count_certified
 from codeward.reproduction._writers import N_CLASSES, WriterData
 from codeward.runs import read_record_folder
 
@@ -107,7 +107,6 @@ def study_writers(
         (everybody,) = vote_writers(data, "everybody", Code(np.ones((1, code.n_users), bool)), folder, (), progress)
         more = {"with_everybody": count_with_everybody(votes, everybody[:, 0], labels, COMPARED)}
     right = PluralityDecoder(code, N_CLASSES).predict(votes) == labels
-    kept = np.bincount(np.maximum(radius[right], 0), minlength=1)
     kinds = np.array([name.split("-")[0] for name in data.test_names])
     record = {
         "format": "codeward-writers/1",
@@ -118,7 +117,7 @@ def study_writers(
         "inputs": len(labels),
         "unseen_writers": len(np.unique(data.test_names)),
         "single_model": {"count": int((votes == labels[:, None]).sum()), "of": int(votes.size)},
-        "certified": [int(count) for count in kept[::-1].cumsum()[::-1]],
+        "certified": count_certified(right, radius),
         "threat": "arbitrary",
         "decoder": "plurality",
         "exact": exact,
