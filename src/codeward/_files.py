@@ -4,6 +4,8 @@ A reader here takes no more memory than its limit and what a file announces, che
 raises one line of `InputError` for everything that is wrong with a file.
 """
 
+import csv
+import io
 import json
 import lzma
 import os
@@ -14,7 +16,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -87,6 +89,13 @@ def write_text_atomic(path: AnyPath, text: str) -> None:
 def format_json(content: Any) -> str:
     """Return JSON as all writers of folders write it."""
     return json.dumps(content, indent=1) + "\n"
+
+
+def format_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV, quoted where they must be."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
 
 
 def write_json(path: AnyPath, content: Any) -> None:

@@ -1,9 +1,11 @@
 """numpy's arrays in files from strangers: what a ``.npy`` stream announces and holds, and what a ``.npz`` lists."""
 
 import ast
+import hashlib
 import math
 import struct
 import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
@@ -121,3 +123,14 @@ def _find_end(file: BinaryIO, member: zipfile.ZipInfo, place: int) -> int:
     if name != member.orig_filename or not told:
         return -1
     return int(place + 30 + name_length + extra_length + member.compress_size)
+
+
+def hash_arrays(arrays: "Mapping[str, NDArray[Any]]", names: Iterable[str]) -> str:
+    """Return the SHA-256 of arrays, with their names, types and shapes, in hex."""
+    import numpy as np
+
+    content = hashlib.sha256()
+    for name in names:
+        content.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
+        content.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return content.hexdigest()

@@ -1,7 +1,5 @@
 """Certificates as files (one object or row an input, in input order) and as a summary."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._figures import show_percent
+from codeward._files import format_csv
 from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, Witness, join_certificates
 from codeward.cli._clean_votes import VoteSource
 from codeward.cli._verdicts import open_table
@@ -56,7 +55,7 @@ def _describe(witness: Witness, source: VoteSource) -> dict[str, Any]:
 
 
 def _as_csv(block: Certificates, index: int, source: VoteSource) -> str:
-    witness, line = block.witness(index), io.StringIO()
+    witness = block.witness(index)
     attackers = " ".join(map(str, source.name_users(witness.attackers))) if witness else ""
     cells = [
         source.name_class(int(block.labels[index])),
@@ -68,8 +67,7 @@ def _as_csv(block: Certificates, index: int, source: VoteSource) -> str:
     cells += [attackers, source.name_class(witness.target) if witness else ""]
     cells.append(block.reason(index, source.class_names))
     cells.append("" if block.radius_to is None else " ".join(map(str, block.radius_to[index].tolist())))
-    csv.writer(line, lineterminator="\n").writerow(cells)
-    return line.getvalue()
+    return format_csv([cells])
 
 
 def _as_arrays(blocks: list[Certificates]) -> dict[str, NDArray[Any]]:

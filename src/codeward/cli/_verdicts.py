@@ -1,7 +1,5 @@
 """Verdicts as files (one object or row an input, in input order) and as a summary."""
 
-import csv
-import io
 import json
 import shutil
 import tempfile
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._figures import show_percent
-from codeward._files import write_atomic
+from codeward._files import format_csv, write_atomic
 from codeward.cli._clean_votes import VoteSource
 from codeward.codes import Code
 from codeward.decoding import Decoded
@@ -98,11 +96,8 @@ def _as_json(
 def _as_csv(
     label: Any, probability: float, target: Any, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
 ) -> str:
-    line = io.StringIO()
     named = [" ".join(map(str, users)) or "nobody" for users in sets] + [f"{more} more"] * bool(more)
-    row = [label, repr(probability), target, " ".join(map(str, suspects)), " | ".join(named)]
-    csv.writer(line, lineterminator="\n").writerow(row)
-    return line.getvalue()
+    return format_csv([[label, repr(probability), target, " ".join(map(str, suspects)), " | ".join(named)]])
 
 
 def _as_arrays(parts: list[Decoded]) -> dict[str, NDArray[Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from codeward._errors import InputError
+from codeward._npy import hash_arrays
 from codeward.codes import Code
 from codeward.federated._protocol import Arrays, Assignment, FederatedSettings, Reply
 from codeward.federated._replies import Refusal, RowCombiner, check_reply, quote
@@ -272,7 +273,7 @@ class Federation:
             self._counted[user], self._weights[user] = tuple(checked.models), weight
             for model, arrays in checked.models.items():
                 self._rows[model].add(user, arrays, weight)
-                self._received[model][user] = f"{user} {weight} {_digest(arrays)}"
+                self._received[model][user] = f"{user} {weight} {hash_arrays(arrays, sorted(arrays))}"
 
     def fail(self, user: int, reason: str) -> None:
         """Note that a user's client reported an error instead of a reply."""
@@ -379,11 +380,3 @@ def _list(models: Sequence[int]) -> str:
 
 def _chain(history: str, step: str) -> str:
     return hashlib.sha256(f"{history}\n{step}".encode()).hexdigest()
-
-
-def _digest(arrays: Arrays) -> str:
-    content = hashlib.sha256()
-    for name in sorted(arrays):
-        content.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
-        content.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return content.hexdigest()

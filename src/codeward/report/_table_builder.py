@@ -1,7 +1,5 @@
 """Figures as entries of tables and points of charts; one table as Markdown, LaTeX, CSV and JSON."""
 
-import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from codeward._figures import Share, sum_up_shares
+from codeward._files import format_csv
 
 Mark = Literal["", "good", "weak", "full", "partly", "none", "past", "wrap"]
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
@@ -131,9 +130,7 @@ class Table:
 
     def to_csv(self) -> str:
         """Return the table as CSV, denominators in columns of their own."""
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(self.list_rows())
-        return out.getvalue()
+        return format_csv(self.list_rows())
 
     def to_latex(self) -> str:
         """Return the table as a LaTeX ``table`` with booktabs rules; the note is its caption."""

@@ -4,7 +4,6 @@ A code over n parts is trained as any other, part j being user j. Kept are the v
 models with which vote prefer which class to which (`RunOffCounts`): scores of a thousand models would be gigabytes.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._files import read_npz, write_atomic, write_json
+from codeward._npy import hash_arrays
 from codeward._progress import Shown
 from codeward.codes import Code, bagging_code, partition_code, shifted_hash_code
 from codeward.decoding import RunOffCounts
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FORMAT = "codeward-samples/1"
 #: Of the hash; public, since the guarantee needs no secret.
 KEY = "codeward"
+#: Arrays of a vote file, and what its digest covers.
+_HASHED = ("votes", "labels", "joint")
 #: Models whose votes are counted and written together.
 BLOCK = 50
 #: Models a part of ``boosted``, models a sample reaches of ``shifted-hash`` (its d).
@@ -144,10 +146,9 @@ class SampleStudy:
 
     def load_votes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], RunOffCounts]:
         """Return votes (N, m), labels (N,), and the counts of run-off elections."""
-        parts = ("votes", "labels", "joint")
-        found = read_npz(self.votes_file, parts, limit=1 << 30, kinds="u", packings=PACKINGS)
+        found = read_npz(self.votes_file, _HASHED, limit=1 << 30, kinds="u", packings=PACKINGS)
         labels = found["labels"].astype(np.int64)
-        if hash_votes(found) != self.load_record()["votes"]:
+        if hash_arrays(found, _HASHED) != self.load_record()["votes"]:
             raise InputError(f"{self.votes_file}: not the votes that {self.record_file.name} is about")
         votes = (found["votes"] + found["labels"]).T.astype(np.int64)  # modulo 256
         return votes, labels, unfold_counts(found["joint"], votes)
@@ -287,7 +288,7 @@ def write_votes(
         "seed": study.seed,
         "inputs": len(pair.test),
         "classes": pair.n_classes,
-        "votes": hash_votes(arrays),
+        "votes": hash_arrays(arrays, _HASHED),
         **told,
         "certified": {},
     }
@@ -337,15 +338,6 @@ def unfold_counts(folded: NDArray[Any], votes: NDArray[np.int64]) -> RunOffCount
     joint[:, :, low, high] = folded
     joint[:, :, high, low] = first[:, :, None] - joint[:, :, low, high]
     return RunOffCounts(first, joint.sum(axis=1), joint)
-
-
-def hash_votes(arrays: dict[str, NDArray[Any]]) -> str:
-    """SHA-256 of the arrays of a vote file."""
-    content = hashlib.sha256()
-    for name in ("votes", "labels", "joint"):
-        content.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
-        content.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return content.hexdigest()
 
 
 def _block_file(folder: Path, block: Sequence[int]) -> Path:

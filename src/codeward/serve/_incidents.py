@@ -1,7 +1,5 @@
 """An incident: one input that looked triggered, with what the models said about it; and its row in a database."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from numpy.typing import ArrayLike
 from sqlalchemy import Row
 
 from codeward._errors import InputError
+from codeward._files import format_csv
 from codeward.serve._database import digest_row
 
 if TYPE_CHECKING:
@@ -326,9 +325,7 @@ def to_line(incident: Incident | DamagedIncident, suffix: str) -> str:
     # Names may hold spaces; numbers are told apart by one.
     content["suspects"] = ("; " if incident.users else " ").join(map(str, content["suspects"]))
     content["votes"] = ("; " if incident.classes else " ").join(map(str, content["votes"]))
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow([_defuse(content[name]) for name in CSV_COLUMNS])
-    return line.getvalue()
+    return format_csv([[_defuse(content[name]) for name in CSV_COLUMNS]])
 
 
 def _defuse(value: Any) -> Any:
