@@ -135,8 +135,8 @@ def load_files(entry: CatalogEntry, folder: Path) -> tuple[Samples, Samples]:
 
 def _parse_files(entry: CatalogEntry, folder: Path) -> tuple[Samples, Samples]:
     python_batches = folder / "cifar-10-batches-py"
-    files = [folder / file.name for file in entry.train + entry.test]
-    missing = [file.name for file in files if not file.is_file() and not Path(f"{file}.gz").is_file()]
+    names = [file.name for file in entry.train + entry.test]
+    missing = [name for name in names if not any((folder / f"{name}{end}").is_file() for end in ("", ".gz"))]
     if missing and entry.name == "cifar10" and python_batches.is_dir():
         parts = {
             name: parse_cifar_python(

@@ -13,7 +13,7 @@ from codeward._errors import InputError
 from codeward.certificates import Agreement, Certificates, Threat, certify, certify_agreement
 from codeward.codes import Code, Inspection, count_attacker_sets
 from codeward.decoding import BayesDecoder, Decoded, Decoder, NearestDecoder
-from codeward.runs import round_scores
+from codeward.runs import StatedGuarantee, count_words, round_scores, state_guarantees
 from codeward.training import BatchedEnsemble, SubModels, vote
 
 Votes = tuple[int, ...]
@@ -199,8 +199,8 @@ class Guard:
             fewer = " or fewer" if radius > 1 else ""
             more = "" if certificates.exact[place] else " Larger groups were not searched."
             return (
-                f"If nobody tampered with these votes, no attack by {_count(radius, 'user')}{fewer} would change this "
-                f"label.{more}"
+                f"If nobody tampered with these votes, no attack by {count_words(radius, 'user')}{fewer} would change "
+                f"this label.{more}"
             )
         if self._proved is not self.decoder:
             return "Nothing is certified: these votes alone do not determine the label under every attack by one user."
@@ -240,26 +240,25 @@ def state_guarantee(
 
     A code promises that the votes determine the label; ``kept`` is how far the served decoder finds it there.
     """
+    said: dict[str, StatedGuarantee] = {}
+    for one in state_guarantees(inspection):
+        if one.threat == threat:
+            said.setdefault(one.property, one)  # the first is for the most attackers
+    best = next((said[name] for name in ("correct", "detect") if name in said and said[name].n_attackers), None)
+    if best is None:
+        text = said["correct"].sentence.replace("Nothing", "None", 1)
+        return {"threat": threat, "property": "none", "k": 0, "text": text}
     if threat == "arbitrary":
-        return _state_arbitrary(inspection)
-    if inspection.correct:
-        k = inspection.correct
-        margin = inspection.margin[k - 1]
-        spare = 0 if margin is None else max(0, (margin - 1) // 2)
-        wrong = f"at most {_count(spare, 'other model')} err" if spare else "the other models vote rightly"
-        text = f"If {_attackers(k)} says the target, and {wrong}, then the votes determine the true label."
-        if kept is not None:
-            text += f" {_state_kept(kept, k)}"
-        return {"threat": "deterministic", "property": "correct", "k": k, "text": text}
-    if inspection.detect:
-        k = inspection.detect
         text = (
-            f"If {_attackers(k)} says the target, some model has learned from no attacker; if it votes rightly, a "
-            "triggered input shows as disagreement. The true label need not be recoverable."
+            "Users sent what the models are made of, so an attacker may plant something else in each. "
+            f"{best.sentence} The consensus decoder finds it. The decoder served here assumes one common target, so "
+            "its labels, probabilities and suspects are likely, not guaranteed."
         )
-        return {"threat": "deterministic", "property": "detect", "k": k, "text": text}
-    text = "None: a single user may reach every model of this code."
-    return {"threat": "deterministic", "property": "none", "k": 0, "text": text}
+    else:
+        text = f"If every sub-model that learned from an attacker says one and the same target: {best.sentence}"
+        text += " The true label need not be recoverable." if best.property == "detect" else ""
+        text += "" if kept is None else f" {_state_kept(kept, best.n_attackers)}"
+    return {"threat": threat, "property": best.property, "k": best.n_attackers, "text": text}
 
 
 def _state_kept(kept: Agreement, k: int) -> str:
@@ -272,30 +271,6 @@ def _state_kept(kept: Agreement, k: int) -> str:
     return f"{found}." if kept.n_attackers >= k else f"{found}, and not for all attacks by more."
 
 
-def _state_arbitrary(inspection: Inspection) -> dict[str, Any]:
-    why = "Users sent what the models are made of, so an attacker may plant something else in each"
-    k = inspection.correct_arbitrary
-    if not k:
-        text = f"None: {why[0].lower()}{why[1:]}, and two coalitions of this code's users can reach every model."
-        return {"threat": "arbitrary", "property": "none", "k": 0, "text": text}
-    who = "at most one user attacks" if k == 1 else f"at most {k} users attack together"
-    text = (
-        f"{why}. If {who}, whatever the models they reach say, and the other models vote rightly, then the votes "
-        "determine the true label: the consensus decoder finds it. The decoder served here assumes one common target, "
-        "so its labels, probabilities and suspects are likely, not guaranteed."
-    )
-    return {"threat": "arbitrary", "property": "correct", "k": k, "text": text}
-
-
 def _affordable(code: Code, most: int, n_classes: int) -> int:
     fits = [k for k in range(1, most + 1) if count_attacker_sets(code.n_users, k) * n_classes <= CERTIFICATE_WORK]
     return max(fits, default=0)
-
-
-def _attackers(k: int) -> str:
-    who = "at most one user attacks" if k == 1 else f"at most {k} users attack together"
-    return f"{who}, every model that learned from {'that user' if k == 1 else 'one of them'}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
