@@ -169,7 +169,7 @@ def test_bad_input_exits_2_with_one_line(arguments, words, filled, tmp_path, cap
 def test_looking_does_not_make_a_ledger(run_folder, capsys):
     assert main(["ledger", "list", "--run", str(run_folder)]) == 2
     assert not (run_folder / "ledger.sqlite").exists()
-    assert "no such ledger" in capsys.readouterr().err
+    assert f"no such ledger; `codeward serve {run_folder}` begins one" in capsys.readouterr().err
 
 
 def test_targets_go_by_their_names(tmp_path, capsys):

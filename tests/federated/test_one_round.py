@@ -130,12 +130,12 @@ def test_plans_that_name_code_or_nonsense_are_refused(tmp_path, plan):
 
 
 def test_the_commands_make_the_pooled_heads(tmp_path, samples, plan, pooled, capsys):
-    plan.code.save(tmp_path / "code.json")
+    Code(plan.code.matrix).save(tmp_path / "code.json")  # as `codeward design` writes it: nobody has a name
     agreed, inbox, made = (str(tmp_path / name) for name in ("one-round.json", "inbox", "heads"))
     (tmp_path / "inbox").mkdir()
     command = ["federate", "one-round"]
     assert main([*command, "plan", "--code", str(tmp_path / "code.json"), "--backbone", "features", "--classes", "10",
-                 "--width", "64", "-o", agreed]) == 0  # fmt: skip
+                 "--users", ", ".join(NAMES), "--width", "64", "-o", agreed]) == 0  # fmt: skip
     for name, user in zip(NAMES, samples[0], strict=True):
         np.savez(tmp_path / f"{name}-own.npz", X=show(user), y=user.labels)
         assert main([*command, "send", str(tmp_path / f"{name}-own.npz"), "--plan", agreed, "--user", name,

@@ -174,6 +174,7 @@ def _named(tracking: dict[str, Any] | None) -> str:
 @one_round_app.command("plan")
 def plan(
     code: Path = typer.Option(..., "--code", help="Code file (.json, .csv, .npy); its columns are the users."),
+    users: str = typer.Option(None, "--users", metavar="A,B,...", help="Their names, where the code has none."),
     backbone: str = typer.Option("strokes", "--backbone", help="What makes features; or features: users bring them."),
     classes: str = typer.Option(..., "--classes", metavar="N|A,B,...", help="How many (0, 1, ...), or their names."),
     ridge: float = typer.Option(0.1, "--ridge", help="Of the heads: stated, never estimated."),
@@ -187,7 +188,7 @@ def plan(
 
     In server/federation of a consortium (`codeward federate init`) the file turns its Flower run into one round.
 
-    Example: codeward federate one-round plan --code code.json --backbone strokes --classes 10
+    Example: codeward federate one-round plan --code code.json --users alice,bob,carol,dave,erin --classes 10
     """
     from codeward._errors import InputError
     from codeward.codes import Code
@@ -197,7 +198,10 @@ def plan(
     count = len(names) if names else int(classes)
     if count < 2:
         raise InputError(f"--classes {classes}: expected a number from 2 on, or names with commas between them")
-    made = OneRoundPlan.make(Code.load(code), backbone, count, ridge, width, names)
+    columns = Code.load(code)
+    if users is not None:
+        columns = Code(columns.matrix, users=[name.strip() for name in users.split(",")], models=columns.models)
+    made = OneRoundPlan.make(columns, backbone, count, ridge, width, names)
     made.save(output)
     told = {"file": str(output), "plan": made.identity, "users": made.code.n_users, "models": made.code.n_models}
     text = f"{output}: {told['users']} users, {told['models']} heads on {backbone}, plan {made.identity[:16]}"

@@ -265,7 +265,8 @@ def _open(ledger: str | None, run: Path | None) -> "Ledger":
         place = ledger
     file = place.removeprefix("sqlite:///")
     if "://" not in file and not Path(file).is_file():
-        raise InputError(f"{file}: no such ledger")
+        hint = "" if run is None else f"; `codeward serve {run}` begins one, with the first input that raises an alarm"
+        raise InputError(f"{file}: no such ledger{hint}")
     return Ledger(place)
 
 

@@ -204,7 +204,9 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
         card = replace(card, guarantees=tuple(said for said in card.guarantees if said.property != "undo"))
     elif cell.threat == "deterministic":
         card = replace(card, certified=(*card.certified, *_certify_trusted(cell, plan.choice.n_attackers)))
-    handed_in = sum(own.size for own, used in zip(data.parts, roles.training, strict=True) if used.size)
+    # Of a federation only the numbers of samples are here.
+    pairs = zip(data.parts, roles.training, strict=True)
+    handed_in = sum(max(own.size, used.size) for own, used in pairs if used.size)
     facts = {"data": f"{handed_in:,} samples of {cell.code.n_users} users", "model": plan.model.name}
     card = replace(card, facts=facts | dict(card.facts))
     write_page(card, cell.folder.path / "card.html")
