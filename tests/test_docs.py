@@ -1,17 +1,12 @@
 """The site builds without a warning, tutorials included; links between files of the repository lead somewhere."""
 
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
-import typer
-
-from codeward.cli._app import app
 
 ROOT = Path(__file__).parents[1]
 BUILT = {"_build", "tutorials"}
@@ -22,9 +17,6 @@ PAGES = sorted(
         *(ROOT / "results").glob("*.md"),
     ]
 )
-
-CLI = typer.main.get_command(app)
-COMMANDS = CLI.commands
 
 #: Pages for people who use codeward; proofs, and what only a maintainer needs, may be denser.
 READERS = [ROOT / "README.md", *(page for page in PAGES if page.parent == ROOT / "docs" and page.stem != "theory")]
@@ -43,46 +35,6 @@ def test_paragraphs_are_short(page):
     text = re.sub(r"(?s:```.*?```)|^    .*$|^\|.*$", "", page.read_text(encoding="utf-8"), flags=re.M)
     parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*>]|\d+\.) )", text)
     assert [part for part in parts if len(part.split()) > 100] == []
-
-
-def list_commands(text):
-    """Return the commands that a page or a help text shows, as words; comments and prompts are taken off."""
-    lines = re.sub(r"\\\n\s*", "", text).splitlines()
-    shown = [re.match(r"\s*(?:\$ |Example: )?codeward ([a-z].*)", line) for line in lines]
-    return [shlex.split(found[1], comments=True) for found in shown if found and found[1].split()[0] in COMMANDS]
-
-
-def list_helps(command):
-    """Return the help texts of a command and of those below it."""
-    return [
-        command.help or "",
-        *(text for name in getattr(command, "commands", ()) for text in list_helps(command.commands[name])),
-    ]
-
-
-def parse(words):
-    """Read a command as the command line does, without doing it."""
-    command, context = CLI, None
-    while isinstance(command, click.Group):
-        context = command.make_context("codeward", list(words), parent=context)
-        _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
-    return command.make_context("codeward", list(words), parent=context)
-
-
-def test_every_command_that_is_shown_is_understood():
-    """A flag that was renamed, an argument that is missing: in pages and in the examples of --help."""
-    texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
-    tried = [(place, words) for place, text in texts.items() for words in list_commands(text)]
-    examples = [("--help", words) for text in list_helps(CLI) for words in list_commands(text)]
-    assert len(tried) > 90
-    assert len(examples) > 20
-    wrong = []
-    for place, words in tried + examples:
-        try:
-            parse(words)
-        except click.ClickException as error:
-            wrong.append(f"{place}: codeward {' '.join(words)}: {error.format_message()}")
-    assert wrong == []
 
 
 def build_site(place, *options):
