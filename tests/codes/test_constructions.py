@@ -1,5 +1,7 @@
 """Baselines, separable matrices, the paper's codes by name, and pictures."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -77,6 +79,28 @@ def test_kautz_singleton_matrices_are_disjunct(n_users, k):
     for row, pattern in enumerate(table.bits):
         inside = (code.matrix <= pattern[:, None]).all(axis=0)
         assert np.flatnonzero(inside).tolist() == list(table.attacker_set(row))
+
+
+def test_sums_differ_where_no_column_is_covered_by_at_most_k_others():
+    rng, seen = np.random.default_rng(0), 0
+    for _ in range(400):
+        n, k = int(rng.integers(1, 5)), int(rng.integers(1, 6))
+        matrix = rng.random((5, n)) < 0.5
+        if not (matrix.any(axis=1).all() and matrix.any(axis=0).all()):
+            continue
+        code, others = Code(matrix), [set(range(n)) - {user} for user in range(n)]
+        free = all(
+            not (matrix[:, user] <= matrix[:, list(chosen)].any(axis=1)).all()
+            for user in range(n)
+            for size in range(min(k, n - 1) + 1)
+            for chosen in combinations(others[user], size)
+        )
+        if free:
+            seen += 1
+            assert find_twin_break(enumerate_patterns(code, k)) is None
+    assert seen > 20
+    # With k users or fewer besides it, "k others" would say nothing: two equal columns.
+    assert find_twin_break(enumerate_patterns(Code([[1, 1]]), 2)) is not None
 
 
 def test_a_bcc_over_a_separable_matrix_tracks():
