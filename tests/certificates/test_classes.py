@@ -95,3 +95,20 @@ def test_radii_of_plurality_and_consensus_do_not_depend_on_the_number_of_classes
             np.testing.assert_array_equal(found[0].labels, other.labels)
             np.testing.assert_array_equal(found[0].radius, other.radius)
             np.testing.assert_array_equal(found[0].targets, other.targets)
+
+
+@pytest.mark.parametrize("strange", [-2, 3, 7])
+@pytest.mark.parametrize("targets", [False, True])
+def test_answers_that_are_no_class_are_refused(strange, targets):
+    stranger = Stranger(PluralityDecoder(n_classes=3), n_classes=3)
+    stranger.predict = lambda votes: np.where((votes == votes[:, :1]).all(axis=1), votes[:, 0], strange)
+    with pytest.raises(InputError, match=f"answers {strange}"):
+        certify([[1, 1]], APART, threat="deterministic", decoder=stranger, targets=targets)
+
+
+@pytest.mark.parametrize("k", [1.5, float("nan"), "2", 0])
+def test_numbers_of_attackers_are_whole_numbers(k):
+    with pytest.raises(InputError, match="at least 1"):
+        certify([[0, 0]], APART, max_attackers=k)
+    with pytest.raises(InputError, match="at least 1"):
+        certify_collective([[0, 0]], APART, k)

@@ -199,3 +199,24 @@ def test_bagging_abstains_on_a_tie_and_refuses_nonsense():
     for alpha, bag in ((0, 2), (1, 2), (0.1, 0)):
         with pytest.raises(InputError, match="alpha"):
             certify_bagging(np.zeros((1, 5), dtype=int), 10, bag, 2, alpha=alpha)
+    for votes, n_users, bag, n_classes in (
+        ([[0.5, 1.0]], 10, 2, 2),
+        ([[np.nan, 1.0]], 10, 2, 2),
+        ([[0, 1]], 0, 1, 2),
+        ([[0, 1]], 2.5, 1, 2),
+        ([[0, 1]], 10, 1.5, 2),
+        ([[0, 1]], 10, 2, 2.5),
+        (np.zeros((1, 0), dtype=int), 10, 2, 2),
+    ):
+        with pytest.raises(InputError):
+            certify_bagging(votes, n_users, bag, n_classes)
+    with pytest.raises(InputError, match="not a whole number"):
+        certify_dpa([[np.nan, 1, 1]], 2)
+
+
+def test_bagging_of_very_many_users_takes_no_factorials():
+    votes = np.ones((1, 100), dtype=int)
+    few = certify_bagging(votes, 10_000, 300, 2, replacement=False)
+    gap = 2 * 0.0005 ** (1 / 100) - 1  # all of 100 votes: a share of at least 0.0005 ** (1 / 100)
+    assert few == max(r for r in range(60) if 2 * (1 - comb(10_000 - r, 300) / comb(10_000, 300)) < gap)
+    assert certify_bagging(votes, 1_000_000, 30_000, 2, replacement=False) == few

@@ -113,7 +113,7 @@ def certify_collective(
     >>> found.pointwise, found.changed, found.attackers  # user 2 alone changes both of the first two
     (2, 2, (2,))
     """
-    if n_attackers < 1:
+    if not (isinstance(n_attackers, int | np.integer) and n_attackers >= 1):
         raise InputError(f"n_attackers must be at least 1, got {n_attackers}")
     if method not in ("auto", "patterns", "milp"):
         raise InputError(f"unknown method {method!r}; choose auto, patterns or milp")

@@ -98,7 +98,7 @@ def certify(
     subject = make_subject(votes, code, threat, chosen, n_classes)
     if method not in ("auto", "patterns", "milp", "bound"):
         raise InputError(f"unknown method {method!r}; choose auto, patterns, milp or bound")
-    if max_attackers is not None and max_attackers < 1:
+    if max_attackers is not None and not (isinstance(max_attackers, int | np.integer) and max_attackers >= 1):
         raise InputError(f"max_attackers must be at least 1, got {max_attackers}")
     bar = progress or silent()
     breaker = subject.breaker

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -150,7 +149,8 @@ def certify_bagging(
     from scipy.stats import beta  # as long to import as all else here
 
     counts, labels = _count_votes(votes, n_classes)
-    if not 0 < alpha < 1 or bag_size < 1 or (not replacement and bag_size > n_users):
+    whole = all(isinstance(value, int | np.integer) and value >= 1 for value in (n_users, bag_size))
+    if not whole or not 0 < alpha < 1 or (not replacement and bag_size > n_users):
         raise InputError(f"bagging: alpha {alpha} is not in (0, 1) or bag size {bag_size} does not fit {n_users} users")
     total, rows = counts.sum(axis=1), np.arange(labels.size)
     # 1. p_l from below: Beta(alpha/c; N_l, m - N_l + 1); p_s from above: Beta(1 - alpha/c; N_s + 1, m - N_s), and the
@@ -161,21 +161,24 @@ def certify_bagging(
     high = np.where(rival >= total, 1.0, beta.ppf(1 - alpha / n_classes, rival + 1, np.maximum(total - rival, 1)))
     high = np.minimum(high, 1 - low)
     # 2. The chance of a touched bag grows with r, so the radius counts the r >= 1 that hold; -1 when r = 0 does not.
-    r = np.arange(n_users + 1)
+    left = np.arange(n_users, -1, -1.0)
     if replacement:
-        clean = ((n_users - r) / n_users) ** bag_size
+        clean = (left / n_users) ** bag_size
     else:
-        clean = np.array([comb(n_users - int(value), bag_size) / comb(n_users, bag_size) for value in r])
+        # C(n - r, b) / C(n, b), factor by factor; rounding may not make it larger.
+        shares = np.maximum(left[:-1] - bag_size, 0) / left[:-1]
+        clean = np.append(1.0, np.cumprod(shares) * (1 - 4 * n_users * np.finfo(float).eps))
     held: NDArray[np.bool_] = 2 * (1 - clean) < (low - high)[:, None]
     return np.asarray(held.sum(axis=1) - 1, dtype=np.int64)
 
 
 def _count_votes(votes: ArrayLike, n_classes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the votes of each label (N, c), and the plurality label, ties to the smaller (argmax takes the first)."""
-    raw = np.asarray(votes)
-    if raw.ndim != 2 or n_classes < 2 or raw.min(initial=0) < 0 or raw.max(initial=0) >= n_classes:
-        raise InputError(f"votes: expected a matrix of labels in 0..{n_classes - 1}")
-    counts = (raw[:, :, None] == np.arange(n_classes)).sum(axis=1)
+    if not isinstance(n_classes, int | np.integer) or n_classes < 2:
+        raise InputError(f"n_classes must be a whole number of at least 2, got {n_classes}")
+    counts = (check_votes(votes, None, n_classes)[:, :, None] == np.arange(n_classes)).sum(axis=1)
+    if not counts.any(axis=1).all():
+        raise InputError("votes: there are no models")
     return counts, counts.argmax(axis=1)
 
 

@@ -117,7 +117,7 @@ def make_subject(
         raise InputError("votes: there are no inputs to certify")
     n_labels = max(2, int(checked.max()) + 1) if n_targets is None else n_targets
     distinct, inverse = distinct_rows(checked, int(checked.max()) + 1)
-    predict = _predictor(decoder, name)
+    predict = _predictor(decoder, name, n_targets)
     labels = predict(distinct)
     breaker: Breaker
     if name == "plurality":
@@ -160,8 +160,8 @@ def _make_election(observed: Any, code: Code, threat: Threat, decoder: RunOffDec
     return Subject(np.arange(breaker.labels.size), breaker.labels, breaker, "runoff", breaker.n_classes)
 
 
-def _predictor(decoder: Predictor, name: str) -> Predict:
-    """Return ``decoder.predict`` with its answers checked: one whole number an input."""
+def _predictor(decoder: Predictor, name: str, n_classes: int | None) -> Predict:
+    """Return ``decoder.predict`` with its answers checked: one class an input, or -1."""
 
     def predict(votes: NDArray[np.int64]) -> NDArray[np.int64]:
         labels = np.asarray(decoder.predict(votes))
@@ -170,7 +170,11 @@ def _predictor(decoder: Predictor, name: str) -> Predict:
                 f"the {name} decoder must answer one whole number an input, shape {votes.shape[:1]}; "
                 f"got {labels.dtype} of shape {labels.shape}"
             )
-        return labels.astype(np.int64)
+        found = labels.astype(np.int64)
+        if (found < -1).any() or (n_classes is not None and (found >= n_classes).any()):
+            strange = found[(found < -1) | (found >= (n_classes or 0))][0]
+            raise InputError(f"the {name} decoder answers {strange}; expected a class in 0..c-1, or -1 for no verdict")
+        return found
 
     return predict
 
