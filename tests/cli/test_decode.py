@@ -103,6 +103,7 @@ def test_the_other_decoders_and_the_table(case, capsys):
         assert (status, error) == (0, "")
         assert "accuracy" in shown
         assert "200 inputs" in shown
+        assert ("whatever the" in shown) == ("consensus" in extra)  # what each promises, and under which attack
 
 
 def test_csv_votes_without_labels_need_an_assumption(case, capsys):

@@ -20,7 +20,7 @@ from codeward.decoding import BayesDecoder, VoteSet, load_votes
 from codeward.report import adopt_svg, build_report, count_steps, write_report
 from codeward.report._page import tile_certified
 from codeward.report._run_conclusion import _judge, conclude, state_kept
-from codeward.report._run_sections import certify_cells, show_share, tell_certificates
+from codeward.report._run_sections import certify_cells, show_share, tell_certificates, tell_run
 from codeward.report._table_builder import TableEntry, show_number
 from codeward.reproduction import PackedSetting
 from codeward.runs import Card, CardCurve, Cell, RunConfig, RunFolder, describe_machine
@@ -90,6 +90,25 @@ def test_a_federated_run_promises_only_what_holds_whatever_users_send(report):
     weak = inspect(Code(np.eye(3, dtype=int) + np.eye(3, dtype=int)[[1, 2, 0]]))
     assert weak.correct_arbitrary == 0
     assert conclude(cells, weak, {})["guaranteed"].startswith("Nothing is guaranteed: users sent updates")
+
+
+def test_a_federated_run_is_judged_by_consensus_within_what_it_promises(report):
+    cells = [replace(cell) for cell in report.cells if cell.n_attackers]
+    few, many = {"count": 1, "of": 10}, {"count": 9, "of": 10}
+    for cell in cells:
+        groups = [{"right": many, "alarms": many} for _ in cell.record["figures"]["groups"]]
+        figures = {**cell.record["figures"], "consensus": {"clean": {"right": many, "alarms": few}, "groups": groups}}
+        cell.__dict__["record"] = {**cell.record, "federated": {"rounds": 1}, "figures": figures}
+    told = conclude(cells, report.inspection, report.curves)
+    assert "90.0% of 10 triggered inputs got the right label" in told["conclusion"]
+    assert "90.0% raised an alarm (clean inputs: 10.0%)" in told["conclusion"]
+    assert "Sub-models that no attacker reached are right on" in told["conclusion"]
+    # Code c names and recovers from more, but not whatever users send.
+    assert report.inspection.correct > report.inspection.correct_arbitrary
+    weak = replace(report.inspection, correct_arbitrary=0)
+    assert "(past the guarantee)" in conclude(cells, weak, {})["conclusion"]
+    facts = tell_run(cells, report.inspection)
+    assert facts["limits_of"][0].startswith("More than 1 user acting together")
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ class Summary:
                 "accuracy": self.right / self.counted if self.counted else None,
                 "accuracy_inputs": self.counted,
                 "neglected": self.neglected,
-                "guarantee": _state_guarantee(self.code),
+                "guarantee": _state_guarantee(self.code, decoder),
                 "suspects": [{"user": self.code.user_name(user), "alarms": count} for user, count in top],
                 "targets": [{"target": self.source.name_class(label), "alarms": count} for label, count in targets],
                 "several_explanations": sum(self.unsure.values()),
@@ -213,15 +213,18 @@ class Summary:
             table.add_row("suspect", f"{self.code.user_name(user)}: {count:,} of {self.alarms:,} alarms")
         for sets, count in sorted(self.unsure.items(), key=lambda item: (-item[1], item[0]))[:ALTERNATIVES]:
             table.add_row("one of these", f"{self._list(sets)}: {count:,} of {self.alarms:,} alarms")
-        table.add_row("guarantee", _state_guarantee(self.code))
+        table.add_row("guarantee", _state_guarantee(self.code, decoder))
         if output is not None:
             table.add_row("written", str(output))
         Console().print(table)
 
 
-def _state_guarantee(code: Code) -> str:
-    """Say what the code guarantees, whatever the votes."""
+def _state_guarantee(code: Code, decoder: str) -> str:
+    """Say what the code guarantees, whatever the votes; consensus is for models that need not say one target."""
     from codeward.codes import inspect
     from codeward.runs import state_guarantees, sum_up_guarantees
 
-    return sum_up_guarantees(state_guarantees(inspect(code)))
+    said = state_guarantees(inspect(code))
+    if decoder == "consensus":
+        return next(one.sentence for one in said if one.threat == "arbitrary")
+    return sum_up_guarantees(said)

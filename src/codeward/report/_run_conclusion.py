@@ -11,6 +11,7 @@ from codeward._charts import draw_matrix
 from codeward._figures import show_percent, sum_up_shares
 from codeward.certificates import Agreement, CertifiedCurve
 from codeward.codes import Inspection
+from codeward.decoding import PluralityDecoder
 from codeward.report._page import tile_certified
 from codeward.report._run_sections import Content, enter_texts
 from codeward.report._table_builder import count_attackers, make_table
@@ -23,6 +24,7 @@ from codeward.runs import (
     list_class_names,
     pick_input,
     rate,
+    share,
     state_guarantees,
     sum_up_guarantees,
 )
@@ -47,6 +49,8 @@ def conclude(cells: Sequence[Cell], inspection: Inspection, curves: Mapping[str,
     if not attacked:
         return {"verdict": "", "guaranteed": promise, **_conclude_clean(cells, curves)}
     covered = min(inspection.correct, inspection.track) or inspection.correct
+    if cells[0].threat == "arbitrary":
+        covered = inspection.correct_arbitrary
     within = [cell.n_attackers for cell in attacked if cell.n_attackers <= covered]
     size = max(within) if within else min(cell.n_attackers for cell in attacked)
     chosen = [cell for cell in attacked if cell.n_attackers == size]
@@ -91,15 +95,21 @@ def _gather(cells: Sequence[Cell]) -> dict[str, list[dict[str, int]]]:
     names = ("works", "plurality", "right", "unreached", "alarms", "false", "rightly", "wrongly")
     found: dict[str, list[dict[str, int]]] = {name: [] for name in names}
     for cell in cells:
-        own = decoder_figures(cell.record)
+        own, agreed = decoder_figures(cell.record), cell.record["figures"].get("consensus")
+        if agreed and cell.threat == "arbitrary":  # the decoder that is promised for users who send updates
+            own = {"clean": agreed["clean"], "groups": [{"all": part, "pooled": None} for part in agreed["groups"]]}
         found["false"].append(own["clean"]["alarms"])
-        for group, plain in zip(own["groups"], cell.record["figures"]["groups"], strict=True):
+        for place, (group, plain) in enumerate(zip(own["groups"], cell.record["figures"]["groups"], strict=True)):
             found["works"].append(plain["success"]["hit_models"])
             found["plurality"].append(plain["triggered"]["all"]["plurality"])
             found["right"].append(group["all"]["right"])
             found["alarms"].append(group["all"]["alarms"])
             if "unreached" in group["all"]:
                 found["unreached"].append(group["all"]["unreached"])
+            elif cell.has_votes and (free := ~cell.code.pattern(plain["attackers"])).any():
+                given = cell.triggered[place]
+                known = PluralityDecoder(n_classes=cell.n_classes).predict(given.votes[:, free])
+                found["unreached"].append(share(int((known == given.labels).sum()), len(known)))
             if group["pooled"] is not None:
                 found["rightly"].append(group["pooled"]["rightly"])
                 found["wrongly"].append(group["pooled"]["wrongly"])

@@ -107,10 +107,11 @@ def tell_run(cells: Sequence[Cell], inspection: Inspection) -> Content:
     }
     # Where data and models were kept decides no figure, and is nobody's business.
     kept = {key: value for key, value in config.items() if key not in ("data_dir", "store")}
+    covered = inspection.correct_arbitrary if record.get("federated") else inspection.detect
     limits = (
         (
-            f"More than {count_words(inspection.detect, 'user')} acting together."
-            if inspection.detect
+            f"More than {count_words(covered, 'user')} acting together."
+            if covered
             else "Any attacker: this code promises nothing."
         )
         + " One person with several accounts counts as several.",
