@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from codeward.cli import main
-from codeward.data import CATALOG
+from codeward.data import CATALOG, Schema, load_user_data
 
 
 def test_list_names_every_set_and_where_its_files_go(tmp_path, capsys):
@@ -88,3 +88,18 @@ def test_the_labels_of_a_damaged_npz_are_refused_by_run_with_one_line(tmp_path, 
     arguments += ["-o", str(tmp_path / "r")]
     assert main(arguments) == 2
     assert "mine.npz: labels -1" in capsys.readouterr().err
+
+
+def test_a_schema_is_written_down_and_then_no_user_moves_a_kind(tmp_path, capsys):
+    rows = [f"{place},{place % 2},{place % 2},u{place % 2}" for place in range(20)]
+    file, out = tmp_path / "own.csv", tmp_path / "schema.json"
+    file.write_text("\n".join(["row,a,y,user", *rows]), encoding="utf-8")
+    command = ["data", "schema", str(file), "--ignore", "row", "-o", str(out)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith(f"{out}: 1 column, 2 classes")
+    declared = Schema.load(out)
+    assert (declared.names, declared.label, declared.user, declared.classes) == (("a",), "y", "user", ("0", "1"))
+    assert load_user_data(file).firm == 0
+    assert load_user_data(file, schema=declared).firm is None
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"]["label"] == "y"

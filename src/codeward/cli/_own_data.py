@@ -224,6 +224,37 @@ def check(names: list[str] = _NAMES, data_dir: Path = _DIR, as_json: bool = _JSO
         raise typer.Exit(1)
 
 
+@data_app.command("schema")
+def schema(
+    data: str = typer.Argument(..., metavar="DATA", help="What `codeward train` takes."),
+    label: str = typer.Option(None, "--label", metavar="COL", help="Column of the label; guessed if there is one."),
+    user: str = typer.Option(None, "--user", metavar="COL", help="Column of the user; guessed if there is one."),
+    text: str = typer.Option(None, "--text", metavar="COL", help="Column to read as text."),
+    ignore: list[str] = typer.Option([], "--ignore", metavar="COL", help="Column to leave out; repeatable."),
+    output: Path = typer.Option(Path("schema.json"), "-o", "--output", help="The schema."),
+    as_json: bool = _JSON,
+) -> None:
+    """Write down how data are read: kinds of columns, size of images, classes; for `codeward train --schema`.
+
+    It is read off the users' data, by majority. Check it: what is declared, no user can move any more.
+
+    Example: codeward data schema patients.csv --label risk --user clinic -o schema.json
+    """
+    from dataclasses import replace
+
+    from codeward.data import load_user_data
+
+    found = load_user_data(data, label, user, text=text, drop=ignore)
+    made = replace(found.schema, classes=found.class_names)
+    made.save(output)
+    if as_json:
+        print(json.dumps({"file": str(output), "schema": made.to_json()}))
+        return
+    size = len(made.columns)
+    print(f"{output}: {size} column{'s' * (size != 1)}, {found.n_classes} classes, as most users have them")
+    print(f"check it, then: codeward train {data} --schema {output}")
+
+
 def _pick(names: list[str] | None) -> list[str]:
     """Return the names given, all when none is; a wrong one is refused before anything is done."""
     from codeward._errors import InputError

@@ -65,7 +65,8 @@ class GuardedPlan:
         if data.firm is not None and data.firm < k:
             found.append(
                 f"{'the size of images was' if data.schema.kind == 'image' else 'the kinds of columns were'} read off "
-                f"the users' data, and {data.firm + 1} of them could have changed that; declare it with --schema"
+                f"the users' data, and {data.firm + 1} of them could have changed that; declare it with --schema, "
+                "which `codeward data schema` writes"
             )
         if self.model.family != "tables" and not self._classes_are_fixed():
             found.append(
