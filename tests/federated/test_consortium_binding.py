@@ -280,7 +280,7 @@ def test_members_of_a_consortium_sign_their_statistics(tmp_path: Path, link: Lin
         context = Context(1, link.nodes[name], config, RecordDict(), {})
 
         def reply(message, context):
-            sent = client_app.answer_query(message, context)
+            sent = client_app.query(message, context)
             if name == "bob" and hostile in HOSTILE:
                 arrays = {key: array.numpy() for key, array in sent.content.array_records["statistics"].items()}
                 spoilt = HOSTILE[hostile][0](arrays)

@@ -123,20 +123,8 @@ def anneal_blocks(
         Moves made.
     """
     rate = (cold / hot) ** (1.0 / max(n_moves, 1))
-    cost, moves = _anneal(
-        state.points,
-        state.counts,
-        state.orbits,
-        state.cost,
-        state.block_size,
-        state.fold,
-        state.choose,
-        state.picks,
-        hot,
-        rate,
-        n_moves,
-        rng,
-    )
+    moved = (state.points, state.counts, state.orbits, state.cost, state.block_size, state.fold)
+    cost, moves = _anneal(*moved, state.choose, state.picks, hot, rate, n_moves, rng)
     state.cost = int(cost)
     return state.cost == 0, int(moves)
 

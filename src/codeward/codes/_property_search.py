@@ -81,19 +81,8 @@ def anneal_pairs(
 ) -> tuple[bool, float]:
     """Make at most ``n_moves`` moves, cooling geometrically; stop at cost 0. Returns (reached, work units)."""
     rate = (cold / hot) ** (1.0 / max(n_moves, 1))
-    cost, work = _anneal_pairs(
-        state.matrix,
-        state.hits,
-        state.distances,
-        state.penalty,
-        state.holders,
-        state.cost,
-        state.max_zeros,
-        hot,
-        rate,
-        n_moves,
-        rng,
-    )
+    moved = (state.matrix, state.hits, state.distances, state.penalty, state.holders, state.cost)
+    cost, work = _anneal_pairs(*moved, state.max_zeros, hot, rate, n_moves, rng)
     state.cost = int(cost)
     return state.cost == 0, float(work)
 

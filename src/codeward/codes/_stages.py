@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import combinations
 from math import comb, floor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,11 +236,7 @@ def _solve_cpsat(
     model.add(sum(chosen) <= at_most)
     model.add(chosen[0] >= 1)  # users can be renumbered so that the first block is there
     model.minimize(sum(chosen))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed % 2**31
-    solver.parameters.max_deterministic_time = seconds
-    solver.parameters.max_time_in_seconds = wall
+    solver = _make_solver(seconds, seed, wall)
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         return None, at_most + 1
@@ -247,6 +244,18 @@ def _solve_cpsat(
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, bound
     return np.array([solver.value(variable) for variable in chosen], dtype=np.int64), bound
+
+
+def _make_solver(seconds: float, seed: int, wall: float) -> Any:
+    """Return CP-SAT with its deterministic clock: the same answer on every machine that has ``wall`` seconds."""
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = seed % 2**31
+    solver.parameters.max_deterministic_time = seconds
+    solver.parameters.max_time_in_seconds = wall
+    return solver
 
 
 def _solve_highs(
@@ -322,11 +331,7 @@ def solve_points(
     for block in blocks:
         held = [count for kind, count in zip(kinds, users, strict=True) if block in kind]
         model.add(sum(held) <= request.block_size)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed % 2**31
-    solver.parameters.max_deterministic_time = seconds
-    solver.parameters.max_time_in_seconds = wall
+    solver = _make_solver(seconds, seed, wall)
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     columns = np.array([[block in kind for kind in kinds] for block in blocks])
