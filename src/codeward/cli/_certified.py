@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from codeward._figures import show_percent
 from codeward._files import format_csv
-from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, Witness, join_certificates
+from codeward.certificates import Certificates, CertifiedCurve, CollectiveCertificate, join_certificates
 from codeward.cli._clean_votes import VoteSource
 from codeward.cli._verdicts import open_table
 
@@ -29,13 +29,18 @@ def open_certificates(path: Path | None, source: VoteSource) -> AbstractContextM
 
 def _as_json(block: Certificates, index: int, source: VoteSource) -> str:
     witness = block.witness(index)
+    told: dict[str, Any] | None = None
+    if witness is not None:
+        told = {"attackers": source.name_users(witness.attackers), "target": source.name_class(witness.target)}
+        if witness.opponent is not None:
+            told |= {"opponent": source.name_class(witness.opponent), "n_opponent": witness.n_opponent}
     row = {
         "label": source.name_class(int(block.labels[index])),
         "radius": int(block.radius[index]),
         "threat": block.threat,
         "decoder": block.decoder,
         "exact": bool(block.exact[index]),
-        "witness": witness and _describe(witness, source),
+        "witness": told,
         "reason": block.reason(index, source.class_names),
     }
     if source.class_names is not None:
@@ -44,14 +49,6 @@ def _as_json(block: Certificates, index: int, source: VoteSource) -> str:
         to = block.radius_to[index].tolist()
         row["radius_to"] = to if source.class_names is None else dict(zip(source.class_names, to, strict=True))
     return json.dumps(row) + "\n"
-
-
-def _describe(witness: Witness, source: VoteSource) -> dict[str, Any]:
-    facts: dict[str, Any] = {"attackers": source.name_users(witness.attackers)}
-    facts["target"] = source.name_class(witness.target)
-    if witness.opponent is not None:
-        facts |= {"opponent": source.name_class(witness.opponent), "n_opponent": witness.n_opponent}
-    return facts
 
 
 def _as_csv(block: Certificates, index: int, source: VoteSource) -> str:

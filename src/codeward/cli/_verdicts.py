@@ -62,42 +62,26 @@ def open_writer(path: Path | None, source: VoteSource) -> AbstractContextManager
 
 def _as_lines(verdicts: Decoded, source: VoteSource, suffix: str) -> Iterator[str]:
     """Yield one line an input."""
-    format_row = _as_json if suffix == ".jsonl" else _as_csv
     rows = zip(
-        verdicts.labels.tolist(),
+        map(source.name_class, verdicts.labels.tolist()),
         verdicts.attack_probability.tolist(),
-        verdicts.targets.tolist(),
-        verdicts.suspects,
+        map(source.name_class, verdicts.targets.tolist()),
+        map(source.name_users, verdicts.suspects),
         verdicts.suspect_sets,
         verdicts.more_sets.tolist(),
         verdicts.neglected.tolist(),
         strict=True,
     )
-
-    name, told = source.name_users, source.name_class
     for label, probability, target, suspects, sets, more, neglected in rows:
-        named = [name(users) for users in sets]
-        row = (told(label), probability, told(target), name(suspects), named, more, neglected)
-        yield format_row(*row)
-
-
-def _as_json(
-    label: Any, probability: float, target: Any, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
-) -> str:
-    row: dict[str, Any] = {"label": label, "attack_probability": probability, "suspects": suspects}
-    row |= {"suspect_sets": sets, "best_set": sets[0] if sets else [], "target": target}
-    if more:
-        row["more_sets"] = more
-    if neglected > 0:
-        row["neglected"] = neglected
-    return json.dumps(row) + "\n"
-
-
-def _as_csv(
-    label: Any, probability: float, target: Any, suspects: list[Any], sets: list[list[Any]], more: int, neglected: float
-) -> str:
-    named = [" ".join(map(str, users)) or "nobody" for users in sets] + [f"{more} more"] * bool(more)
-    return format_csv([[label, repr(probability), target, " ".join(map(str, suspects)), " | ".join(named)]])
+        named = [source.name_users(users) for users in sets]
+        if suffix == ".jsonl":
+            row: dict[str, Any] = {"label": label, "attack_probability": probability, "suspects": suspects}
+            row |= {"suspect_sets": named, "best_set": named[0] if named else [], "target": target}
+            row |= ({"more_sets": more} if more else {}) | ({"neglected": neglected} if neglected > 0 else {})
+            yield json.dumps(row) + "\n"
+        else:
+            listed = [" ".join(map(str, users)) or "nobody" for users in named] + [f"{more} more"] * bool(more)
+            yield format_csv([[label, repr(probability), target, " ".join(map(str, suspects)), " | ".join(listed)]])
 
 
 def _as_arrays(parts: list[Decoded]) -> dict[str, NDArray[Any]]:
