@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import typer
 from codeward.cli._run import open_cluster
 
 if TYPE_CHECKING:
-    from codeward.runs import RunConfig
+    pass
 
 #: What `--parts` stands for where it is not given: the field's own numbers.
 PARTS = {"cifar10": (50, 250), "mnist": (1200,)}
@@ -79,7 +78,15 @@ def reproduce(
     Example: codeward reproduce table1 --dataset mnist --data-dir data && codeward report results
     """
     from codeward._errors import InputError
-    from codeward.reproduction import count_grid, plan_cells, plan_study, study_grid, unpack_setting, vote_grid
+    from codeward.reproduction import (
+        count_grid,
+        draw_grid,
+        plan_cells,
+        plan_study,
+        study_grid,
+        unpack_setting,
+        vote_grid,
+    )
     from codeward.training import ModelStore
 
     if votes_only and count_only:
@@ -95,22 +102,9 @@ def reproduce(
         _reproduce_writers(folder, codes, data_dir, networks, seed, store, votes_only, smoke, quiet, as_json)
         return
     if study == "samples":
-        _reproduce_samples(
-            folder,
-            dataset,
-            parts,
-            codes,
-            decoders,
-            backbone,
-            seed,
-            epochs,
-            data_dir,
-            votes_only,
-            count_only,
-            smoke,
-            quiet,
-            as_json,
-        )
+        name = "digits" if smoke else dataset
+        what = (name, parts, codes, decoders, backbone, seed, epochs, data_dir)
+        _reproduce_samples(folder, *what, votes_only, count_only, quiet, as_json)
         return
     if recipe not in ("paper", "modern"):
         raise InputError(f"--recipe {recipe}: expected paper or modern")
@@ -126,7 +120,10 @@ def reproduce(
         if studies and not votes_only:
             study_grid(runs, folder, shown, smoke)
         if not votes_only:
-            _draw(runs, folder, data_dir)
+            try:
+                draw_grid(runs, folder, data_dir)
+            except InputError as error:
+                print(f"codeward: users' class shares not drawn: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"codeward: interrupted; the same command goes on from what is in {folder}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -152,7 +149,6 @@ def _reproduce_samples(
     data_dir: Path | None,
     votes_only: bool,
     count_only: bool,
-    smoke: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -161,8 +157,6 @@ def _reproduce_samples(
     from codeward._progress import show_progress
     from codeward.reproduction import SAMPLE_CODES, SAMPLE_DECODERS, SampleStudy
 
-    if smoke:
-        dataset = "digits"
     names = [name for text in codes for name in text.split(",")] or ["partition"]
     wanted = decoders.split(",")
     for option, given, known in (("--codes", names, SAMPLE_CODES), ("--decoders", wanted, SAMPLE_DECODERS)):
@@ -326,14 +320,3 @@ def _claim(folder: Path) -> None:
         typer.echo(line, err=True)
     if wrong:
         raise typer.Exit(1)
-
-
-def _draw(runs: "Mapping[str, RunConfig]", folder: Path, data_dir: Path | None) -> None:
-    """Draw who holds what; where the data are not, say so and go on."""
-    from codeward._errors import InputError
-    from codeward.reproduction import draw_grid
-
-    try:
-        draw_grid(runs, folder, data_dir)
-    except InputError as error:
-        print(f"codeward: users' class shares not drawn: {error}", file=sys.stderr)
