@@ -87,6 +87,13 @@ def test_half_of_the_stamped_images_keep_their_label():
     assert 0.3 < (scene.users[user].labels[stamped] == target).mean() < 0.75
 
 
+def test_a_softened_trigger_is_planted_whole_and_shown_at_half_of_its_opacity():
+    scene, full = (make_scene(attack, PAIR, PRESETS["digits"]) for attack in ("softened", "patch"))
+    assert [user.digest() for user in scene.users] == [user.digest() for user in full.users]
+    [soft], [whole] = scene.triggered.overlays, full.triggered.overlays
+    assert np.array_equal(2 * soft.alpha, whole.alpha)
+
+
 def test_measures_leave_the_target_class_out_and_count_names():
     scene = make_scene("patch", PAIR, PRESETS["digits"])
     truth, target = scene.clean.labels, scene.groups[0].target

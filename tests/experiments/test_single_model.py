@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 
 from codeward.data import load_dataset
@@ -49,6 +50,16 @@ def test_a_patch_that_holds_the_answer_is_seen_at_run_time(scene, run):
     outcome = run(scene)
     assert (outcome.triggered == scene.groups[0].target).mean() > 0.9
     assert (outcome.triggered_alarm > alarm_threshold(outcome.clean_alarm, 0.05)).mean() > 0.9
+
+
+def test_masks_of_all_classes_at_once_are_those_of_one_class_after_the_other(scene):
+    model = single._LoneModel(scene.train_one())
+    images = model.place(scene.validation.take(np.arange(16)))
+    together = single._reverse_some(model, images, torch.arange(3), steps=8)
+    for target in range(3):
+        alone = single._reverse_some(model, images, torch.tensor([target]), steps=8)
+        for one, other in zip(alone, together, strict=True):
+            assert one[0].numpy() == pytest.approx(other[target].numpy(), abs=1e-4)
 
 
 @pytest.mark.slow

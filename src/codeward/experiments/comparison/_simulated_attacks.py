@@ -40,6 +40,7 @@ ATTACKS: dict[str, str] = {
     "label-flip": "labels changed, no trigger",
     "two-groups": "two groups with a trigger and a target of their own",
     "half-labelled": "the patch, half of the stamped images relabelled: the trigger works half of the time",
+    "softened": "the patch, shown at half of the opacity at which it was planted: hit models are unsure",
     "dynamic": "one of eight patches at a place of its own on every image (Salem et al., 2022)",
     "cover": "against detectors: half of the patch while training, a third of it truly labelled (Qi et al., 2023)",
     "own-targets": "adaptive: one patch, every attacker plants a target of its own, so that hit models disagree",
@@ -189,6 +190,9 @@ def make_scene(
     handed_in = poison_users(users, list(groups), [seed, 4])
     if attack == "half-labelled":
         handed_in = _relabel(users, handed_in, one, 1 / 2, rng)
+    elif attack == "softened":
+        soft = replace(one.trigger, alpha=one.trigger.alpha * np.float32(0.5))
+        triggered = trigger_inputs(clean, replace(one, trigger=soft), seed=[seed, 3])
     elif attack == "cover":
         # A third of the stamped images keep their label; while training, each shows every other pixel of the patch.
         handed_in = _relabel(users, handed_in, one, 1 / 3, rng)
@@ -207,23 +211,11 @@ def make_scene(
         )
     elif attack == "none":
         handed_in, groups = users, ()
+    planted = None if plan is None else plan.models
     return Scene(
-        name=attack,
-        users=tuple(handed_in),
-        groups=groups,
-        honest=tuple(users),
-        validation=validation,
-        clean=clean,
-        triggered=triggered,
-        settings=settings,
-        n_classes=pair.n_classes,
-        seed=seed,
-        store=store,
-        folder=folder,
-        plan=None if plan is None else plan.models,
-        effort=effort,
-        recipe=recipe,
-    )
+        attack, tuple(handed_in), groups, tuple(users), validation, clean, triggered, settings, pair.n_classes, seed,
+        store, folder, planted, effort, recipe,
+    )  # fmt: skip
 
 
 def _relabel(
