@@ -9,6 +9,8 @@ import pytest
 from codeward._errors import InputError, TooLargeError
 from codeward.data import Column, InputTable, Schema, load_user_data, read_csv_text, read_records
 from codeward.data import _image_folder as image_folder
+from codeward.data import _user_sources as user_sources
+from codeward.data._table import vote_kinds
 
 ROWS = [
     {"age": 41, "city": "Ulm", "risk": "high", "clinic": "clinic-03"},
@@ -164,6 +166,33 @@ def test_one_user_cannot_change_how_dates_and_pictures_of_others_are_read():
     for first, told in ((3, r"sizes, \(\) and in row 1 \(2, 2\)"), (np.full((2, 2), 300), "row 0: images of int64")):
         with pytest.raises(InputError, match=told):
             load_user_data({"x": [first, *[np.eye(2)] * 2], "y": list("aba"), "user": list("abc")})
+
+
+def test_one_record_does_not_order_the_columns_of_all(tmp_path):
+    rows = [{"b": place % 3, "a": place, "y": place % 2, "user": f"u{place % 4}"} for place in range(16)]
+
+    def read(rows):
+        file = tmp_path / "own.jsonl"
+        file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        return load_user_data(file).schema
+
+    assert read(rows) == read([dict(sorted(rows[0].items())), *rows[1:]])
+
+
+def test_one_word_among_numbers_gives_no_other_row_another_voice(monkeypatch):
+    """Without users parts vote about kinds; a column of a frame is of objects as soon as one value is."""
+    heard = []
+
+    def listen(inputs, owners, text):
+        heard.append(owners)
+        return vote_kinds(inputs, owners, text)
+
+    monkeypatch.setattr(user_sources, "vote_kinds", listen)
+    numbers = np.arange(40.0)
+    mixed = np.array([*numbers.tolist()[:-1], "x"], dtype=object)
+    for values in (numbers, mixed):
+        load_user_data({"a": values, "y": [0, 1] * 20}, n_parts=5)
+    assert heard[0][:-1].tolist() == heard[1][:-1].tolist()
 
 
 def test_a_schema_is_obeyed_and_refuses(tmp_path):

@@ -98,8 +98,8 @@ def _read_json_lines(path: Path) -> Columns:
                     values.append(None)
             if n_rows % 65_536 == 0:
                 _check_size(n_rows, len(columns), path)
-    _check_names(list(columns), path)
-    return _finish(dict(columns), path)
+    # In an order of their own: whose record comes first must not order the columns of everybody's models.
+    return _finish({name: columns[name] for name in sorted(_check_names(list(columns), path))}, path)
 
 
 def _read_parquet(path: Path) -> Columns:

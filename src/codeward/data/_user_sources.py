@@ -20,7 +20,7 @@ from codeward.data._image_folder import choose_shape, list_image_folder, read_im
 from codeward.data._samples import MAX_USERS, Inputs, UserData, check_classes, count_rows, number_names
 from codeward.data._schema import Column, Schema
 from codeward.data._splits import hash_parts
-from codeward.data._table import LARGEST, InputTable, read_columns, read_records, vote_kinds
+from codeward.data._table import LARGEST, InputTable, as_text, read_columns, read_records, vote_kinds
 
 #: Columns that are taken for the label and the user when there is exactly one of them.
 LABELS = ("label", "labels", "target", "class", "y", "outcome", "diagnosis")
@@ -171,9 +171,8 @@ def _from_columns(given: Columns, what: str, asked: _Asked, first_row: int) -> U
     row = first_row + 1 if first_row else 0
     classes, labels = number_names(columns[label], f"{what}: column {label!r}", asked.declared, row)
     check_classes(classes, f"{what}: column {label!r}")
-    if user is None or user == "none":
-        owners, names = None, NOBODY
-    else:
+    owners, names = None, NOBODY
+    if user is not None and user != "none":
         names, owners = number_names(columns[user], f"{what}: column {user!r}", None, row)
     arrays = stack_arrays(inputs, what)
     if arrays is not None:
@@ -187,7 +186,8 @@ def _from_columns(given: Columns, what: str, asked: _Asked, first_row: int) -> U
     else:
         if not inputs:
             raise InputError(f"{what}: no column is left to learn from beside the label and the user")
-        voices = _hash_rows(zip(*inputs.values(), strict=True), asked.n_parts) if owners is None else owners
+        cells = (list(map(as_text, values)) for values in zip(*inputs.values(), strict=True))
+        voices = _hash_rows(cells, asked.n_parts) if owners is None else owners
         found, firm = vote_kinds(inputs, voices, asked.text)
         schema = Schema(tuple(found), label, None if owners is None else user)
     table = read_columns(inputs, schema, what, first_row=row)
