@@ -349,6 +349,7 @@ def test_the_command_writes_designs_and_prints_one_json_object(
     shown = json.loads(capsys.readouterr().out)
     assert [user["name"] for user in shown["users"]] == ["ann", "ben", "cid", "dot", "eve"]
     assert shown["address"] == "fl.example.org:9092"
+    assert shown["guarantee"].endswith("if at most 1 other sub-model errs.")
     assert shown["commands"]["supernode"] in (tmp_path / "a" / "users" / "ann" / "README.md").read_text()
     assert shown["commands"]["superlink"] in (tmp_path / "a" / "server" / "README.md").read_text()
     assert "PRIVATE" not in json.dumps(shown)

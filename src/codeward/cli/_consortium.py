@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ def init(
         "-g",
         help="Design: users who send updates can plant anything in each model.",
     ),
+    margin: int = typer.Option(3, "--margin", help="Design: D absorbs (D-1)/2 wrong votes of honest models."),
     recipe: str = typer.Option("mnist", "--recipe", help="Local training: digits, mnist, fashion-mnist or cifar10."),
     shape: str = typer.Option(None, "--shape", help="Images as CHANNELS,HEIGHT,WIDTH; by default those of the recipe."),
     classes: int = typer.Option(None, "--classes", help="Number of classes; by default that of the recipe."),
@@ -62,9 +64,11 @@ def init(
 
     Example: codeward federate init consortium --code code.json --host fl.example.org --public-key alice=alice.pub
     """
+    from codeward.codes import inspect
     from codeward.data import CATALOG
     from codeward.federated import FederatedSettings, FederationPlan
     from codeward.federated.consortium import write_consortium
+    from codeward.runs import state_guarantees
     from codeward.training import PRESETS, build_network
 
     if folder.exists() or folder.is_symlink():
@@ -72,7 +76,7 @@ def init(
     names: int | list[str] | None = None
     if users is not None:
         names = int(users) if users.isdigit() else [name.strip() for name in users.split(",")]
-    matrix = _read_code(code, names, attackers, row_weight, utilization, guarantee, seed, as_json)
+    matrix = _read_code(code, names, attackers, row_weight, utilization, guarantee, margin, seed, as_json)
     if recipe not in PRESETS:
         raise InputError(f"--recipe {recipe}: expected one of {', '.join(PRESETS)}")
     images = CATALOG[recipe].shape if shape is None else _read_shape(shape)
@@ -83,12 +87,19 @@ def init(
     plan = FederationPlan(matrix, training, settings, images, seed)
     keys = _read_public_keys(public_key)
     written = write_consortium(folder, plan, host, port, superlink_port, days, keys)
+    said = next(one for one in state_guarantees(inspect(plan.code)) if one.threat == "arbitrary")
     if as_json:
-        print(json.dumps(written.to_json() | {"models": plan.code.n_models, "code_digest": plan.code.digest}))
+        print(
+            json.dumps(
+                written.to_json()
+                | {"guarantee": said.sentence, "models": plan.code.n_models, "code_digest": plan.code.digest}
+            )
+        )
         return
     print(f"{folder}: {plan.code.n_users} users, {plan.code.n_models} sub-models, server {written.address.public}")
     for member in written.roster.members:
         print(f"  column {member.user}  {member.name}  {member.fingerprint}")
+    print(textwrap.fill(said.sentence, 80))
     print(f"next: {folder / 'README.md'} says which folder goes to whom")
 
 
@@ -99,6 +110,7 @@ def _read_code(
     row_weight: int | None,
     utilization: float | None,
     guarantee: str,
+    margin: int,
     seed: int,
     quiet: bool,
 ) -> "Code":
@@ -114,7 +126,13 @@ def _read_code(
         if users is None:
             raise InputError("--users is needed to design a code: their number, or their names")
         count = users if isinstance(users, int) else len(users)
-        asked: dict[str, Any] = {"margin": 1, "time_limit": 10.0, "seed": seed, "groups": True, "reproducible": True}
+        asked: dict[str, Any] = {
+            "margin": margin,
+            "time_limit": 10.0,
+            "seed": seed,
+            "groups": True,
+            "reproducible": True,
+        }
         with show_progress("designing", asked["time_limit"], not quiet) as bar:
             found = design(count, attackers, row_weight, utilization, guarantee, progress=bar, **asked).code
     else:
