@@ -140,6 +140,17 @@ def test_the_smoke_run_prints_every_defence_with_its_worst_attack(tmp_path, caps
     assert float(rows["none"][2]) < 10 < 50 < float(rows["codeward"][2])
 
 
+def test_page_and_tables_of_packed_records_are_one_command(tmp_path, capsys):
+    file = CONFIGS.parent / "results" / "comparison" / "mnist.jsonl.gz"
+    assert main(["compare", str(file), "-o", str(tmp_path)]) == 0
+    assert "codeward" in capsys.readouterr().out
+    assert {"report.html", "right-labels.csv", "right-labels.tex"} <= {made.name for made in tmp_path.iterdir()}
+    assert main(["compare", str(file), "-o", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]["patch-codeward-seed0"]["triggered"]["of"] > 1000
+    assert main(["compare", str(file), "--smoke"]) == 2
+    assert "nothing is run" in capsys.readouterr().err
+
+
 def test_a_fold_judges_on_training_images_alone_and_older_records_keep_their_digest(tmp_path):
     own, other = (Stage(Comparison(fold=fold), tmp_path, None).pair for fold in (0, 1))
     assert own.test.digest() == PAIR.test.digest()

@@ -12,7 +12,11 @@ from codeward._errors import InputError
 
 
 def compare(
-    config: Path = typer.Argument(None, metavar="CONFIG", help="YAML: dataset, users, attackers, attacks, defences."),
+    config: Path = typer.Argument(
+        None,
+        metavar="CONFIG",
+        help="YAML: dataset, users, attackers, attacks, defences; or records that were packed (.jsonl.gz).",
+    ),
     smoke: bool = typer.Option(False, "--smoke", help="Two attacks, six defences, one seed: seconds on digits."),
     output: Path = typer.Option(Path("runs/compare"), "-o", "--output", help="Folder; what is there is kept."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where data sets are; else CODEWARD_DATA."),
@@ -24,7 +28,8 @@ def compare(
 
     Every attack meets every defence; one record a cell, so that an interrupted comparison goes on where it was. The
     report has a heatmap and tables with every defence's worst case in bold; LaTeX, CSV and Markdown are beside it.
-    Where one machine has the GPU and another the time, --votes-only trains and the same command without it decodes.
+    Where one machine has the GPU and another the time, --votes-only trains and the same command without it decodes. Of
+    packed records (results/comparison/*.jsonl.gz) page and tables are written, and nothing is run.
 
     Example: codeward compare configs/compare-mnist.yaml -o runs/compare-mnist
     """
@@ -32,6 +37,11 @@ def compare(
 
     if config is not None and not config.is_file():
         raise InputError(f"{config}: no such configuration file")
+    if config is not None and config.suffix == ".gz":
+        if any((smoke, votes_only, pack)):
+            raise InputError(f"{config}: of records nothing is run; leave --smoke, --votes-only and --pack out")
+        _show_packed(config, output, as_json)
+        return
     from codeward.experiments.comparison import Comparison, run_comparison
     from codeward.report import pack_comparison, write_comparison
 
@@ -55,19 +65,34 @@ def compare(
     if pack is not None:
         pack_comparison(output, pack)
         files["pack"] = str(pack)
-    if as_json:
-        print(json.dumps({"figures": figures, "files": files}))
-        return
-    _print_table(given.attacks, given.defences, given.seeds, figures)
-    typer.echo(f"report: {files['report']} (tables as .csv and .tex beside it)")
+    _print_table(given.attacks, given.defences, given.seeds, figures, files, as_json)
+
+
+def _show_packed(file: Path, output: Path, as_json: bool) -> None:
+    """Write page and tables of packed records."""
+    from codeward.report import ComparedRecords, write_comparison
+
+    found = ComparedRecords.load(file)
+    figures = {f"{one['attack']}-{one['defence']}-seed{one['seed']}": one["figures"] for one in found.records}
+    seeds = sorted({one["seed"] for one in found.records})
+    files = write_comparison(file, output / "report.html")
+    _print_table(found.attacks, found.defences, seeds, figures, files, as_json)
 
 
 def _print_table(
-    attacks: Sequence[str], defences: Sequence[str], seeds: Sequence[int], figures: dict[str, dict[str, Any]]
+    attacks: Sequence[str],
+    defences: Sequence[str],
+    seeds: Sequence[int],
+    figures: dict[str, dict[str, Any]],
+    files: dict[str, str],
+    as_json: bool,
 ) -> None:
-    """Print right labels on triggered inputs in percent: each defence's mean, and its worst attack."""
+    """Print right labels on triggered inputs in percent, each defence's mean and its worst attack, or all as JSON."""
     from codeward.runs import rate
 
+    if as_json:
+        print(json.dumps({"figures": figures, "files": files}))
+        return
     typer.echo(f"{'right labels, percent':19}{'clean':>8}{'attacked':>10}{'worst':>8}  under")
     for defence in defences:
         means: dict[str, float] = {}
@@ -80,3 +105,4 @@ def _print_table(
         if worst is not None:
             mean = fmean(means.values())
             typer.echo(f"{defence:19}{100 * clean:8.1f}{100 * mean:10.1f}{100 * means[worst]:8.1f}  {worst}")
+    typer.echo(f"report: {files['report']} (tables as .csv and .tex beside it)")
