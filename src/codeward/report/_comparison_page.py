@@ -118,8 +118,8 @@ def write_comparison(folder: str | os.PathLike[str], target: str | os.PathLike[s
     first = found.records[0]["comparison"]
     seeds = sorted({record["seed"] for record in found.records})
     story = (
-        f"{len(found.defences)} defences against {len(found.attacks)} attacks by {first['attackers']} of "
-        f"{first['users']} users on {first['dataset']}, {len(seeds)} seed{'s' * (len(seeds) != 1)}; the same users, "
+        f"{len(found.defences)} defences against {len(set(found.attacks) - {'none'})} attacks by {first['attackers']} "
+        f"of {first['users']} users on {first['dataset']}, {len(seeds)} seed{'s' * (len(seeds) != 1)}; the same users, "
         "data, network and seeds for all."
     )
     attacks = [(name, found.say("attack", name, "attack_title")) for name in found.attacks]
