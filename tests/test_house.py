@@ -39,8 +39,14 @@ def list_reached(file, package):
     return reached
 
 
-def test_there_is_something_to_check():
-    assert len(MODULES) > 50
+def test_the_package_has_as_many_modules_as_it_needs():
+    # What was reached, and a little room: whoever needs more merges two others, or says in architecture.md why not.
+    assert 50 < len(MODULES) <= 216
+
+
+@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.name)
+def test_no_test_module_is_much_longer_either(file):
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 450
 
 
 @pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(SOURCE)))
