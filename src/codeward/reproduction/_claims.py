@@ -18,7 +18,15 @@ from typing import Any
 
 from codeward._errors import InputError
 from codeward._files import write_text_atomic
-from codeward.reproduction._grid_folder import Grid, GridRun, list_certified, list_records, list_shares, open_grid
+from codeward.reproduction._grid_folder import (
+    Grid,
+    GridRun,
+    list_certified,
+    list_records,
+    list_shares,
+    list_success,
+    open_grid,
+)
 from codeward.reproduction._paper_tables import find_cells, list_tracking
 from codeward.reproduction._sample_tables import half_certified
 from codeward.runs import read_record_folder
@@ -38,9 +46,8 @@ def _count_accuracy(run: GridRun, attackers: int, decoder: str, inputs: str = "a
 
 def _count_success(run: GridRun, attackers: int, models: str = "hit_models", repeats: Any = None) -> Found:
     """Target votes of hit or clean models on triggered inputs with another label."""
-    chosen = list_records(run, attackers, repeats)
-    shares = [group["success"][models] for record in chosen for group in record["figures"]["groups"]]
-    return _take(shares), [record["repeat"] for record in chosen]
+    shares = list_success(run, attackers, models, repeats)
+    return _take(shares), [record["repeat"] for record in list_records(run, attackers, repeats)]
 
 
 def _count_names(run: GridRun, attackers: int, tracker: str, side: str) -> Found:

@@ -281,6 +281,14 @@ def list_shares(
     return found
 
 
+def list_success(
+    run: GridRun, size: int, models: str = "hit_models", repeats: Collection[int] | None = None
+) -> list[Share]:
+    """Return target votes of hit or of clean models, by repeat and group."""
+    records = list_records(run, size, repeats)
+    return [group["success"][models] for record in records for group in record["figures"]["groups"]]
+
+
 def list_common(run: GridRun, size: int, part: str, names: Sequence[str]) -> dict[str, list[Record]]:
     """Return what studies say of every name, on the repeats that all names have which have any.
 

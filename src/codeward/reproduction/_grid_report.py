@@ -26,7 +26,7 @@ from codeward.report import (
     write_page,
 )
 from codeward.reproduction import _panels, _paper_tables, _sample_tables, _study_tables
-from codeward.reproduction._grid_folder import Grid, GridRun, list_records, list_runs, list_shares, open_grid
+from codeward.reproduction._grid_folder import Grid, GridRun, list_runs, list_shares, list_success, open_grid
 from codeward.reproduction._studies import DESIGNED_SCHEME, PAPER_CODE, SCHEMES, STUDIES, TABLE1
 
 #: Sections by id, with the words of the links at the top.
@@ -323,8 +323,7 @@ def _list_tiles(grid: Grid) -> list[tuple[str, str, str]]:
     """Return the headline figures of the first data set: the largest attack on code c."""
     tiles, top = [], max(grid.sizes)
     for run in grid.pick(["c"])[:1]:
-        hit = [g["success"]["hit_models"] for r in list_records(run, top) for g in r["figures"]["groups"]]
-        if hit:
+        if hit := list_success(run, top):
             tiles.append((f"{run.setting.name}: trigger works in hit models", *sum_up_shares(hit)))
         for decoder, word in (("plurality", "a vote"), ("bayes", "the decoder")):
             shares = list_shares(run, top, decoder)

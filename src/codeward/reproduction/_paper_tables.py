@@ -14,6 +14,7 @@ from codeward.reproduction._grid_folder import (
     list_common,
     list_records,
     list_shares,
+    list_success,
     rank_code,
 )
 from codeward.reproduction._studies import CONTRAST, FIGURE5, OWN_CODE, PAPER_CODE, STUDIES, TABLE1, Printed
@@ -88,10 +89,7 @@ def tabulate_success(grid: Grid) -> Table:
     groups: Groups = {}
     for run in grid.pick(attack=None):
         cells = [
-            share_cell(
-                [group["success"][kind] for record in list_records(run, size) for group in record["figures"]["groups"]],
-                WEAK if kind == "hit_models" else 0,
-            )
+            share_cell(list_success(run, size, kind), WEAK if kind == "hit_models" else 0)
             for kind in ("hit_models", "clean_models")
             for size in sizes
         ]

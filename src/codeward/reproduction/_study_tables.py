@@ -21,8 +21,8 @@ from codeward.reproduction._grid_folder import (
     GridRun,
     list_certified,
     list_common,
-    list_records,
     list_shares,
+    list_success,
 )
 from codeward.reproduction._studies import BESIDE, DESIGNED, DESIGNED_SCHEME, SCHEMES
 
@@ -80,7 +80,7 @@ def tabulate_attacks(grid: Grid) -> Table:
     sizes = [size for size in grid.sizes if size]
     groups: Groups = {}
     for run in [*usual, *others] if others else ():
-        found = {size: _list_success(run, size, repeats) for size in sizes}
+        found = {size: list_success(run, size, repeats=repeats) for size in sizes}
         cells = [share_cell(found[size], weak_under=0.9) for size in sizes]
         for decoder in ("plurality", "bayes"):
             cells += [share_cell(list_shares(run, size, decoder, repeats=repeats)) for size in sizes]
@@ -233,11 +233,6 @@ def tabulate_certified(grid: Grid) -> Table:
         groups,
         folded=True,
     )
-
-
-def _list_success(run: GridRun, size: int, repeats: set[int]) -> list[Share]:
-    groups = [group for record in list_records(run, size, repeats) for group in record["figures"]["groups"]]
-    return [group["success"]["hit_models"] for group in groups]
 
 
 def _compare(choices: list[list[Share]], marked: bool) -> list[TableEntry]:
