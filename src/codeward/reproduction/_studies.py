@@ -202,7 +202,8 @@ def choose_parts(config: RunConfig, code: str, repeat: int, n_attackers: int, sm
     if config.attack.groups > 1:  # most parts are for one
         return ("groups", "unreached")
     if config.training.recipe == "modern" and not smoke:  # its own decoder is in the record; certificates by repeat
-        return ("paper", "unreached", *(() if n_attackers else ("certificates",)))
+        named = ("explanations",) if code in TABLE1_CODES else ()
+        return ("paper", "unreached", *named, *(() if n_attackers else ("certificates",)))
     iid, usual = config.split.kind == "iid", config.split.kind == "iid" and is_usual_attack(config)
     # With skewed data the records say enough; who is named, and what is detected, is compared where data are IID.
     parts = ["paper", "explanations", "unreached"] if iid or smoke else []
