@@ -45,6 +45,15 @@ def test_a_model_does_not_depend_on_what_trains_beside_it():
     assert same(many.weights(2), few.weights(0))
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_model_does_not_depend_on_how_much_others_hand_in():
+    users, recipe = make_users(), replace(MODERN["cifar10"], epochs=2, batch_size=64)
+    few = train_ensemble(users, CODE, recipe, 1, device="cuda")
+    many = train_ensemble([make_users(9, (30_000,))[0], *users[1:]], CODE, recipe, 1, device="cuda")
+    for model, row in enumerate(CODE.matrix):
+        assert same(few.weights(model), many.weights(model)) != row[0]
+
+
 MODERN_SMALL = replace(MODERN["cifar10"], epochs=2, batch_size=64)
 RECIPES = [MODERN_SMALL, replace(MODERN["mnist"], epochs=2, mean=(0.5,), std=(0.25,))]
 

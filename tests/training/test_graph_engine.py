@@ -18,17 +18,17 @@ from codeward.training._loop_engine import train_loop
 from codeward.training._optimizers import WeightGroup, make_update
 
 
-def make_context(recipe, shape, finish):
+def make_context(recipe, shape, finish, sizes=(19, 12)):
     rng = np.random.default_rng(0)
     overlay = Overlay(np.ones(shape, np.float32), (rng.random(shape) < 0.1).astype(np.float32))
     users = [
         Samples(
             rng.integers(0, 256, (n, *shape), dtype=np.uint8), rng.integers(0, 10, n), (overlay,), np.zeros(n, np.int32)
         )
-        for n in (19, 12)
+        for n in sizes
     ]
     samples = DeviceSamples(users, recipe, torch.device("cpu"))
-    return TrainingContext(recipe, "float32", shape, [19, 12], samples, Reporter(silent(), 1), finish)
+    return TrainingContext(recipe, "float32", shape, sizes, samples, Reporter(silent(), 1), finish)
 
 
 _OWN = {"epochs": 1, "batch_size": 8, "mean": (0.4,), "std": (0.3,)}
@@ -71,7 +71,8 @@ def test_the_step_of_a_batch_norm_network_has_the_gradients_and_statistics_of_au
     stream = start.stream
     trainer = GraphTrainer(context, len(stream), make_loss(context), make_update(recipe))
     trainer.load(start)
-    batch = trainer.index, trainer.shifts, trainer.counts, trainer.shares
+    index, shifts = trainer.index[0], trainer.shifts[0]
+    batch = context.samples.pick(index), context.samples.labels[index], shifts, trainer.counts[:1], trainer.shares[:1]
     inputs = (*batch, trainer.full, trainer.position, trainer.seed)
     loss = trainer.loss(trainer.parameters, trainer.buffers, *inputs)
     grads = dict(zip(trainer.parameters, torch.autograd.grad(loss, list(trainer.parameters.values())), strict=True))
@@ -161,14 +162,15 @@ def test_networks_that_draw_inside_forward_are_recognised():
     assert isinstance(replaced[1], CounterDropout)
 
 
-def test_length_is_no_shape_so_that_kernels_are_compiled_once():
+def test_compiled_steps_see_no_shape_that_others_can_change():
+    seen = []
+
+    def watch(parameters, buffers, picked, *others):
+        seen.append([tuple(part.shape) for part in (*picked, *others) if part is not None])
+        return sum(value.sum() for value in parameters.values())
+
     recipe = replace(MODERN["mnist"], **_OWN)
-    context = make_context(recipe, (1, 8, 8), lambda job, weights: None)
-    longer = context.samples.lengthened()
-    assert [len(longer.images), len(longer.labels), len(longer.overlay_ids)] == [32] * 3  # of 31
-    index = torch.arange(31)
-    assert torch.equal(longer.gather(index), context.samples.gather(index))
-    loss, update = make_loss(context), make_update(recipe)
-    short, long = (GraphTrainer(context, steps, loss, update) for steps in (3, 5_000))
-    assert short.index.shape == long.index.shape
-    assert short.rates.shape == long.rates.shape
+    for steps, sizes in ((3, (19, 12)), (5_000, (19, 40))):  # a longer training beside it, and more samples of another
+        context = make_context(recipe, (1, 8, 8), lambda job, weights: None, sizes)
+        GraphTrainer(context, steps, watch, make_update(recipe)).step()
+    assert seen[0] == seen[1]

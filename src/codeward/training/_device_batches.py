@@ -168,6 +168,10 @@ def draws_globally(network: nn.Module, shape: tuple[int, int, int]) -> bool:
         return not torch.equal(before, torch.random.get_rng_state())
 
 
+#: Images as they lie on the device, and where somebody has overlays, their values and opacities.
+Picked = tuple[Tensor, Tensor | None, Tensor | None]
+
+
 class DeviceSamples:
     """Samples of all users, concatenated, as tensors on a device.
 
@@ -226,53 +230,54 @@ class DeviceSamples:
         self.rows = torch.arange(self.height, device=device)
         self.columns = torch.arange(self.width, device=device)
 
-    def lengthened(self) -> "DeviceSamples":
-        """Return the samples and behind them zeros, which no index names, up to a length that many sets share."""
-        longer = copy.copy(self)
-        for name in ("images", "labels", "overlay_ids"):
-            values = getattr(self, name)
-            more = values.new_zeros((round_up(len(values)) - len(values), *values.shape[1:]))
-            setattr(longer, name, torch.cat([values, more]))
-        return longer
+    def pick(self, index: Tensor) -> Picked:
+        """Return the samples at ``index``, positions in the concatenation, as they lie here.
 
-    def gather(self, index: Tensor, shifts: Tensor | None = None, key: Tensor | None = None) -> Tensor:
-        """Return normalised float32 images, shape (*index.shape, height, width, channels).
+        Whatever is compiled reads these and never the whole: a compiler's choices depend on shapes, and the number of
+        samples, which everybody's data make up, must not change a model's last bits.
+        """
+        flat = index.reshape(-1)
+        if not self.has_overlays:
+            return self.images[flat], None, None
+        ids = self.overlay_ids[flat]
+        return self.images[flat], self.overlay_values[ids], self.overlay_alpha[ids]
+
+    def prepare(self, picked: Picked, shifts: Tensor | None = None, key: Tensor | None = None) -> Tensor:
+        """Return normalised float32 images, shape (batch, height, width, channels).
 
         Parameters
         ----------
-        index : Tensor of int64
-            Positions in the concatenation.
-        shifts : Tensor of uint8, same shape, optional
+        picked : tuple
+            From `pick`.
+        shifts : Tensor of uint8, shape (batch,), optional
             Augmentation codes of a `BatchStream`; without them images come as they are.
         key : Tensor of int32, no axes, optional
             Of the step: what warps are drawn from; without it there are none.
         """
-        flat = index.reshape(-1)
-        picked = self._crop(flat, shifts) if self.padding else self.images[flat]
-        pixels = picked.float() / 255
+        images, values, alpha = picked
+        pixels = (self._crop(images, shifts) if self.padding else images).float() / 255
         if key is not None and self.warps:
             pixels = warp(pixels, key)
-        if self.has_overlays:
-            ids = self.overlay_ids[flat]
-            alpha = self.overlay_alpha[ids]
-            pixels = pixels * (1 - alpha) + alpha * self.overlay_values[ids]
-        return ((pixels - self.mean) * self.scale).reshape(*index.shape, *pixels.shape[1:])
+        if values is not None and alpha is not None:
+            pixels = pixels * (1 - alpha) + alpha * values
+        return (pixels - self.mean) * self.scale
 
-    def _crop(self, flat: Tensor, shifts: Tensor | None) -> Tensor:
+    def gather(self, index: Tensor, shifts: Tensor | None = None, key: Tensor | None = None) -> Tensor:
+        """Return the images at ``index`` prepared, shape (*index.shape, height, width, channels)."""
+        images = self.prepare(self.pick(index), None if shifts is None else shifts.reshape(-1), key)
+        return images.reshape(*index.shape, *images.shape[1:])
+
+    def _crop(self, images: Tensor, shifts: Tensor | None) -> Tensor:
         border, n = self.padding, self.n_shifts
         if shifts is None:
-            return self.images[flat, border : border + self.height, border : border + self.width]
-        codes = shifts.reshape(-1).long()
+            return images[:, border : border + self.height, border : border + self.width]
+        codes = shifts.long()
         flip, crop = codes // (n * n), codes % (n * n)
         rows = (crop // n)[:, None] + self.rows
         columns = torch.where(flip[:, None] == 1, self.width - 1 - self.columns, self.columns)
         columns = (crop % n)[:, None] + columns
-        return self.images[flat[:, None, None], rows[:, :, None], columns[:, None, :]]
-
-
-def round_up(length: int) -> int:
-    """Return the next power of two: kernels are compiled for a shape, and many lengths then share one."""
-    return 1 << (length - 1).bit_length()
+        place = torch.arange(len(images), device=images.device)
+        return images[place[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 def _stamp(samples: Samples) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from codeward._cores import count_cores
 from codeward._errors import InputError
 from codeward._progress import Progress
 from codeward.training._architectures import FastNetwork, Shape, build_network
-from codeward.training._device_batches import DeviceSamples, disturb, draws_globally, mix_images
+from codeward.training._device_batches import DeviceSamples, Picked, disturb, draws_globally, mix_images
 from codeward.training._sub_models import ModelPlan
 from codeward.training._training_settings import TrainingSettings
 
@@ -98,19 +98,21 @@ class TrainingContext:
             network.fit(images.permute(0, 3, 1, 2))
         return network
 
-    def draw_batch(self, index: Tensor, shifts: Tensor, key: Tensor, share: Tensor | None) -> Tensor:
+    def draw_batch(self, picked: Picked, shifts: Tensor, key: Tensor, share: Tensor | None) -> Tensor:
         """Return a batch as the recipe wants it, (batch, height, width, channels).
 
         Parameters
         ----------
-        index, shifts : Tensor
-            A row of a `BatchStream`.
+        picked : tuple
+            From `DeviceSamples.pick`.
+        shifts : Tensor
+            Of a row of a `BatchStream`.
         key : Tensor of int32, no axes
             Of the model and step; its seed plus so many times `KEY_STEP`.
         share : Tensor, optional
             Of mixup.
         """
-        images = disturb(self.samples.gather(index, shifts, key), key, self.settings)
+        images = disturb(self.samples.prepare(picked, shifts, key), key, self.settings)
         return images if share is None else mix_images(images, share)
 
 

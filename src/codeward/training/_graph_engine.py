@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,30 +14,31 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from codeward.training._device_batches import KEY_STEP, CounterDropout, mixed_losses, own_dropout, round_up
+from codeward.training._device_batches import KEY_STEP, CounterDropout, Picked, mixed_losses, own_dropout
 from codeward.training._engines import Job, TrainingContext, Weights
 from codeward.training._optimizers import Update, WeightGroup, make_update
 from codeward.training._sub_models import BatchStream, count_steps, plan_batches
 from codeward.training._training_settings import TrainingSettings
 
 Named = dict[str, Tensor]
-#: (parameters, buffers, index, shifts, counts, shares, full batch, position, seed of the keys) -> loss at ``position``.
-Loss = Callable[[Named, Named, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+#: (parameters, buffers, picked samples, labels, shifts, count, share, full batch, position, seed of the keys) -> loss.
+Loss = Callable[[Named, Named, Picked, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _BATCH_COUNT = "num_batches_tracked"
-_WARM_UP = 3  # steps before a graph is recorded
-_LEAST_STEPS = 16_384  # that a trainer has room for: most trainings then share one shape, and its compiled kernels
+_WARM_UP = 3  # steps before a graph is recorded; a trainer has room for as many
 
 #: What a trainer has of a model's batches, one entry a step.
 _STREAM = ("index", "shifts", "counts", "shares", "rates")
 
 
 def make_loss(context: TrainingContext) -> Loss:
-    """Return the loss of one step as a function of tensors only, from the batch's place in the stream to the mean.
+    """Return the loss of one step as a function of tensors only, from the samples of a batch to the mean.
 
-    Everything from gathering and augmenting the batch on goes into one function so that a compiler can fuse it.
+    Everything from augmenting the batch on goes into one function so that a compiler can fuse it. No tensor in it has a
+    shape that depends on the length of a training or on the number of samples: kernels are compiled once for a recipe,
+    and nothing but a model's own users and the recipe decides which.
     """
-    samples, device, half = context.samples, context.samples.device, context.precision == "bfloat16"
+    device, half = context.samples.device, context.precision == "bfloat16"
     settings = context.settings
     network = own_dropout(context.build(0), None).train().to(device)
     for name in _uncounted(network):
@@ -48,25 +49,25 @@ def make_loss(context: TrainingContext) -> Loss:
     def loss(
         parameters: Named,
         buffers: Named,
-        index: Tensor,
+        picked: Picked,
+        labels: Tensor,
         shifts: Tensor,
-        counts: Tensor,
-        shares: Tensor,
+        count: Tensor,
+        share: Tensor,
         full: Tensor,
         position: Tensor,
         seed: Tensor,
     ) -> Tensor:
-        row = index.index_select(0, position)[0]
         key = (seed + position * KEY_STEP).to(torch.int32)[0]
-        share = shares.index_select(0, position)[0] if settings.mixup else None
-        images = context.draw_batch(row, shifts.index_select(0, position)[0], key, share).permute(0, 3, 1, 2)
+        mixed = share[0] if settings.mixup else None
+        images = context.draw_batch(picked, shifts, key, mixed).permute(0, 3, 1, 2)
         state = {**parameters, **buffers, **{f"{name}.key": key for name in drops}}
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             logits = functional_call(network, state, (images,))
-        losses = mixed_losses(logits.float(), samples.labels[row], share, settings.label_smoothing)
+        losses = mixed_losses(logits.float(), labels, mixed, settings.label_smoothing)
         if settings.batches == "mixed":  # every place counts
             return losses.mean()
-        return (torch.where(places < counts.index_select(0, position), losses, 0) / full[0]).sum()
+        return (torch.where(places < count, losses, 0) / full[0]).sum()
 
     return loss
 
@@ -130,7 +131,7 @@ class GraphTrainer:
     """
 
     def __init__(self, context: TrainingContext, steps: int, loss: Loss, update: Update) -> None:
-        device, settings = context.samples.device, context.settings
+        device, settings, self.samples = context.samples.device, context.settings, context.samples
         network = context.build(0).to(device)
         if device.type == "cuda":
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -152,7 +153,7 @@ class GraphTrainer:
         left_out = {f"{name}.{_BATCH_COUNT}" for name in _uncounted(network)}
         self.buffers = {name: value for name, value in buffers.items() if name not in left_out}
         self.order = list(network.state_dict())
-        steps = round_up(max(steps, _LEAST_STEPS))
+        steps = max(steps, _WARM_UP)
         places = (steps, settings.batch_size)
         self.index = torch.zeros(places, dtype=torch.int64, device=device)
         self.shifts = torch.zeros(places, dtype=torch.uint8, device=device)
@@ -170,12 +171,12 @@ class GraphTrainer:
 
     def step(self) -> None:
         """Take one training step with the batch at ``position`` and move on."""
-        batch = self.index, self.shifts, self.counts, self.shares, self.full, self.position, self.seed
-        loss = self.loss(self.parameters, self.buffers, *batch)
+        index, shifts, count, share, rate = (getattr(self, name).index_select(0, self.position) for name in _STREAM)
+        batch = self.samples.pick(index[0]), self.samples.labels[index[0]], shifts[0], count, share
+        loss = self.loss(self.parameters, self.buffers, *batch, self.full, self.position, self.seed)
         leaves = [leaf for group in self.groups for leaf in group.leaves]
         grads = list(torch.autograd.grad(loss, leaves))
         with torch.no_grad():
-            rate = self.rates.index_select(0, self.position)
             for group in self.groups:
                 group.step(grads[: len(group.leaves)], rate)
                 grads = grads[len(group.leaves) :]
@@ -283,7 +284,6 @@ def train_graphs(jobs: Sequence[Job], context: TrainingContext) -> None:
     how many there are. A trainer takes the next model as soon as its own is done, so models of unlike length waste
     nothing and none gets extra steps. Tasks come in their order, so that the first are whole while others train on.
     """
-    context = replace(context, samples=context.samples.lengthened())
     steps = {job.key: count_steps(job.plan, context.sizes, context.settings) for job in jobs}
     ordered = sorted(jobs, key=lambda job: (job.task, -steps[job.key]))
     with _fixed_arithmetic(context.precision):

@@ -125,7 +125,8 @@ def _run_steps(job: Job, context: TrainingContext) -> None:
             return
         places = slice(None) if whole else slice(count)
         share = shares[step] if settings.mixup else None
-        images = arrange(context.draw_batch(index[step, places], shifts[step, places], keys[step], share))
+        picked = context.samples.pick(index[step, places])
+        images = arrange(context.draw_batch(picked, shifts[step, places], keys[step], share))
         with torch.autocast(device.type, torch.bfloat16, enabled=context.precision == "bfloat16"):
             logits = network(images)
         labels = context.samples.labels[index[step, :count]]
