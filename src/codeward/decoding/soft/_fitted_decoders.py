@@ -117,7 +117,6 @@ class FittedDecoder:
         self.paper_ = BayesDecoder(self.code, confusion, attackers_prior=self.attackers_prior)
         self.tuned_ = tune(
             Material(inputs, votes, labels, folds, n_classes, overwrite, weigh),
-            self.code,
             self.paper_,
             self.explanations_,
             families,
@@ -246,8 +245,8 @@ class SoftDecoder(FittedDecoder):
     and :math:`\rho` discounts evidence the models share: their errors are correlated. The label is the argmax (ties to
     the smaller class) of a log-linear pool of five opinions, these two among them, the paper's decoder and the plain
     vote (`list_opinions`), whose weights depend on G and have the least cross-entropy on clean validation inputs and
-    simulated attacks (`fit_pool`; ``tuned_.room`` holds the accuracies less those of the better of plain vote and
-    paper's decoder). Explanations are left out where less than a quarter of the hit models votes for the target.
+    simulated attacks (`fit_pool`). Explanations are left out where less than a quarter of the hit models votes for the
+    target.
 
     **What is guaranteed.** Where `NearestDecoder` has a verdict on the votes (``nearest_``), that is the label: so
     ``certify(votes, code, threat="deterministic", decoder=decoder.nearest_)`` holds for this decoder (Proposition 43 of

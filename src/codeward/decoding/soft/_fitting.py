@@ -26,10 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._errors import InputError
-from codeward.codes import Code
 from codeward.decoding._bayes import BayesDecoder
-from codeward.decoding._decoded import first_best, have_agreed
-from codeward.decoding._vote_counting import PluralityDecoder
+from codeward.decoding._decoded import have_agreed
 from codeward.decoding.soft._explanations import (
     Explanations,
     ModelEvidence,
@@ -203,7 +201,6 @@ class Material:
 
 def tune(
     material: Material,
-    code: Code,
     paper: BayesDecoder,
     explanations: Explanations,
     families: tuple[Family, ...],
@@ -213,8 +210,7 @@ def tune(
 ) -> Tuned:
     """Learn the ratios from simulated attacks, then set the alarm on clean inputs, the label on them and fresh attacks.
 
-    Alarm and label are set on what ratios say that never saw the input, one pair for each fold. The reference of the
-    label, on clean inputs and on each kind of attack, is the better of plain vote and paper's decoder.
+    Alarm and label are set on what ratios say that never saw the input, one pair for each fold.
     """
     n_inputs, labels = material.labels.size, material.labels
     check_settings(false_alarm_rate, n_simulated, n_inputs)
@@ -247,19 +243,14 @@ def tune(
     gaps = np.where(have_agreed(material.votes), of_clean.gap.min(), of_clean.gap)
     threshold = choose_threshold(gaps, false_alarm_rate)
 
-    # 4. The label, beside the better of plain vote and paper's decoder on clean inputs and each kind of attack.
-    plain = PluralityDecoder(code, material.n_classes)
-
+    # 4. The label, on clean inputs and each kind of attack.
     def gather(sums: Sums, votes: NDArray[np.int64], truth: NDArray[np.int64], rows: NDArray[np.int64]) -> Part:
-        by_votes = paper.decode(votes[rows]).label_probability
-        right = [(first_best(by_votes) == truth[rows]).mean(), (plain.predict(votes[rows]) == truth[rows]).mean()]
-        mine = sums.take(rows)
-        return Part(list_opinions(mine, by_votes, votes[rows]), mine.gap, truth[rows], float(max(right)))
+        mine, by_votes = sums.take(rows), paper.decode(votes[rows]).label_probability
+        return Part(list_opinions(mine, by_votes, votes[rows]), mine.gap, truth[rows])
 
     parts = [gather(of_clean, material.votes, labels, np.arange(n_inputs))]
     parts += [gather(of_attacked, attacked.votes, labels[attacks.rows], np.flatnonzero(stratum)) for stratum in strata]
-    pool, room = fit_pool(parts)
-    return Tuned(ratios, threshold, pool, room)
+    return Tuned(ratios, threshold, fit_pool(parts))
 
 
 def _sum_held_out(
@@ -282,7 +273,7 @@ def sort_attacks(
 
     How sure the hit models are of the target is the attacker's choice, and it takes the strength that serves it best:
     so every quarter of the strengths (mean log-probability of the target) is compared for itself. Kinds with fewer than
-    `LEAST_KIND` attacks are left out: their accuracies would be chance.
+    `LEAST_KIND` attacks are left out.
     """
     groups = explanations.groups[attacks.patterns]
     fails = (explanations.patterns[attacks.patterns] & ~attacks.hits).any(axis=1)

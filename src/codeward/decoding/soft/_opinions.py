@@ -71,14 +71,11 @@ class Part:
     opinions : ndarray, shape (N, J, c)
     gap : ndarray, shape (N,)
     labels : ndarray of int64, shape (N,)
-    reference : float
-        Accuracy not to fall below.
     """
 
     opinions: NDArray[np.float64]
     gap: NDArray[np.float64]
     labels: NDArray[np.int64]
-    reference: float
 
 
 def list_opinions(sums: Sums, by_votes: NDArray[np.float64], votes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -110,8 +107,8 @@ def list_opinions(sums: Sums, by_votes: NDArray[np.float64], votes: NDArray[np.i
     return np.asarray(np.maximum(np.stack(opinions, axis=1), FLOOR))
 
 
-def fit_pool(parts: Sequence[Part]) -> tuple[OpinionPool, NDArray[np.float64]]:
-    """Fit the weights; returned with the accuracy less the reference on every part.
+def fit_pool(parts: Sequence[Part]) -> OpinionPool:
+    """Fit the weights.
 
     Half of the weight belongs to the first part, the clean inputs, the other half to the others alike.
     """
@@ -136,9 +133,7 @@ def fit_pool(parts: Sequence[Part]) -> tuple[OpinionPool, NDArray[np.float64]]:
         return total, slope.ravel()
 
     found = minimize(loss, prior.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60})
-    pool = OpinionPool(knots, np.asarray(found.x).reshape(prior.shape))
-    right = [pool.label_probability(part.opinions, part.gap).argmax(axis=1) == part.labels for part in parts]
-    return pool, np.array([float(told.mean()) - part.reference for told, part in zip(right, parts, strict=True)])
+    return OpinionPool(knots, np.asarray(found.x).reshape(prior.shape))
 
 
 def spread_gap(gap: NDArray[np.float64], knots: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -168,15 +163,11 @@ class Tuned:
         Log odds above which an input is flagged; see `choose_threshold`.
     pool : OpinionPool
         Weights of the opinions on the label; see `fit_pool`.
-    room : ndarray, shape (1 + strata,)
-        Accuracy less that of the better of plain vote and paper's decoder, on clean validation inputs and on each kind
-        of simulated attacks: below 0 where the reference was better.
     """
 
     ratios: RatioModels
     threshold: float
     pool: OpinionPool
-    room: NDArray[np.float64]
 
 
 def choose_threshold(gaps: NDArray[np.float64], false_alarm_rate: float) -> float:
