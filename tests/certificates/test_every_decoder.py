@@ -285,7 +285,10 @@ def test_the_harness_catches_a_certificate_that_tries_only_the_classes_it_has_se
             continue
         labels, table = break_table(votes, code, decoder.predict, "deterministic")
         liar = Stranger(decoder, n_classes=seen)
-        found = certify(votes, code, threat="deterministic", decoder=liar, max_attackers=code.n_users)
+        try:
+            found = certify(votes, code, threat="deterministic", decoder=liar, max_attackers=code.n_users)
+        except InputError:  # an answer beyond its classes gave it away
+            continue
         caught += bool((found.radius > true_radii(labels, table, code.n_users)).any())
     assert caught
 
