@@ -230,6 +230,12 @@ def test_codes_follow_what_is_asked_for():
         choose_code(("a", "b", "c"), 2, "correct-arbitrary")
 
 
+def test_a_code_for_a_hundred_users_is_not_tried_out_for_minutes(monkeypatch):
+    monkeypatch.setattr("codeward.estimators._code_choice.certify_agreement", None)
+    names = tuple(f"u{number}" for number in range(100))
+    assert choose_code(names, 2, "correct", 3, time_limit=0.5).code.n_users == 100
+
+
 def test_weights_are_declared_not_counted(rows, tmp_path):
     file = tmp_path / "weights.csv"
     file.write_text("user,weight\n" + "".join(f"{name},{place + 1}\n" for place, name in enumerate(CLINICS)))

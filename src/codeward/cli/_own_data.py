@@ -112,6 +112,8 @@ def train(
     from codeward.estimators import plan_training, train_guarded
     from codeward.runs import RunFolder
 
+    if sys.stderr.isatty() and not as_json:
+        print("codeward: reads the data and chooses a code ...", file=sys.stderr)
     plan = plan_training(config)
     lines = plan.describe()
     if not as_json:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError, UnmetError
 from codeward._figures import show_percent
 from codeward.certificates import certify_agreement, is_agreement_affordable
-from codeward.codes import Code, Design, design, inspect, partition_code
+from codeward.codes import Code, Design, count_attacker_sets, design, inspect, partition_code
 from codeward.decoding import BayesDecoder, uniform_prior
 
 #: How often a sub-model is taken to err where no trusted samples say it.
@@ -19,6 +19,8 @@ ASSUMED_ERROR = 0.1
 _CLASSES = 4
 #: Margins that are tried, and sub-models up to which a stronger guarantee is chosen unasked.
 MARGINS, MOST_MODELS = (3, 5, 7), 40
+#: Sets of attackers up to which a margin is tried out (two of 50 users): some seconds.
+_MOST_SETS = 1_300
 #: Share of the users that a sub-model learns from at least, unless told otherwise.
 UTILIZATION = 1 / 3
 
@@ -183,7 +185,8 @@ def _fit_margin(
 
 def _keeps(code: Code, k: int, error: float) -> int | None:
     """Return how many attackers the Bayes decoder undoes when every sub-model errs so often; None: too much work."""
-    if not is_agreement_affordable(code, _CLASSES, k):
+    # Every attack is decoded, and every decoding weighs every set of attackers again.
+    if count_attacker_sets(code.n_users, k) > _MOST_SETS or not is_agreement_affordable(code, _CLASSES, k):
         return None
     confusion = np.full((code.n_models, _CLASSES, _CLASSES), error / (_CLASSES - 1))
     confusion[:, range(_CLASSES), range(_CLASSES)] = 1 - error
