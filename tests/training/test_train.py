@@ -7,7 +7,17 @@ import torch
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
-from codeward.training import PRESETS, ModelStore, build_network, plan_batches, plan_models, train_ensemble, vote
+from codeward.training import (
+    PRESETS,
+    ModelStore,
+    TrainingSettings,
+    build_network,
+    plan_batches,
+    plan_models,
+    train_ensemble,
+    train_from,
+    vote,
+)
 from codeward.training._device_batches import DeviceSamples
 
 RECIPE = replace(PRESETS["digits"], epochs=2, batch_size=32)
@@ -177,3 +187,19 @@ def test_engines_are_found_by_their_former_names():
     assert now.keys == before.keys
     with pytest.raises(InputError, match="graphs needs a GPU"):
         train_ensemble(users, CODE, RECIPE, 3, device="cpu", engine="lanes")
+
+
+def test_the_plain_loop_lets_no_stopwatch_choose_kernels(monkeypatch):
+    seen = []
+
+    def note(job, context, alone):
+        seen.append((torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark))
+
+    monkeypatch.setattr("codeward.training._loop_engine._train_one", note)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    samples = Samples(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1]))
+    settings = TrainingSettings(architecture="mlp", epochs=1, n_classes=2)
+    with pytest.raises(IndexError):  # nothing was trained
+        train_from(build_network("mlp", (1, 8, 8), 2, 0).state_dict(), samples, settings, seed=1)
+    assert seen == [(True, False)]
+    assert torch.backends.cudnn.benchmark is True

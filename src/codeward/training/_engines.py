@@ -2,10 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,6 +116,21 @@ class TrainingContext:
         """
         images = disturb(self.samples.prepare(picked, shifts, key), key, self.settings)
         return images if share is None else mix_images(images, share)
+
+
+@contextmanager
+def fixed_convolutions(**settings: bool) -> Iterator[None]:
+    """Let cuDNN choose deterministic kernels by rule, so that a model's bytes do not depend on a stopwatch."""
+    cudnn: Any = torch.backends.cudnn
+    wanted = {"deterministic": True, "benchmark": False, **settings}
+    before = {name: getattr(cudnn, name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            setattr(cudnn, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(cudnn, name, value)
 
 
 def export_weights(network: nn.Module) -> Weights:

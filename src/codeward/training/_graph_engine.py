@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from codeward.training._device_batches import KEY_STEP, CounterDropout, Picked, mixed_losses, own_dropout
-from codeward.training._engines import Job, TrainingContext, Weights
+from codeward.training._engines import Job, TrainingContext, Weights, fixed_convolutions
 from codeward.training._optimizers import Update, WeightGroup, make_update
 from codeward.training._sub_models import BatchStream, count_steps, plan_batches
 from codeward.training._training_settings import TrainingSettings
@@ -299,24 +299,14 @@ def _fixed_arithmetic(precision: str) -> Iterator[None]:
     import torch._inductor.config as inductor_config
 
     inductor: Any = inductor_config
-    cudnn: Any = torch.backends.cudnn
-    wanted = {"deterministic": True, "benchmark": False}
-    if precision == "float32":
-        wanted["allow_tf32"] = False
-    before = {name: getattr(cudnn, name) for name in wanted}
-    for name, value in wanted.items():
-        setattr(cudnn, name, value)
-    try:
-        # The launch shape of elementwise kernels is chosen by stopwatch even in deterministic mode (which compilers
-        # before torch 2.10 lack), and the two shapes round Adam's second moment differently.
-        fixed: dict[str, Any] = {"triton.autotune_pointwise": False}
-        if hasattr(inductor, "deterministic"):
-            fixed["deterministic"] = True
-        with inductor.patch(fixed):
-            yield
-    finally:
-        for name, value in before.items():
-            setattr(cudnn, name, value)
+    # The launch shape of elementwise kernels is chosen by stopwatch even in deterministic mode (which compilers
+    # before torch 2.10 lack), and the two shapes round Adam's second moment differently.
+    fixed: dict[str, Any] = {"triton.autotune_pointwise": False}
+    if hasattr(inductor, "deterministic"):
+        fixed["deterministic"] = True
+    exact = {"allow_tf32": False} if precision == "float32" else {}
+    with fixed_convolutions(**exact), inductor.patch(fixed):
+        yield
 
 
 def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[GraphTrainer]:

@@ -26,6 +26,7 @@ from codeward.training._engines import (
     Weights,
     count_workers,
     export_weights,
+    fixed_convolutions,
     run_in_threads,
 )
 from codeward.training._optimizers import MOMENTUM
@@ -95,7 +96,8 @@ def train_loop(jobs: Sequence[Job], context: TrainingContext) -> None:
     alone = draws_globally(context.build(0), context.shape)
     tasks: list[Callable[[], None]] = [partial(_train_one, job, context, alone) for job in jobs]
     on_gpu = context.samples.device.type != "cpu"
-    run_in_threads(tasks, context.stop, 1 if alone or on_gpu else count_workers(len(tasks)))
+    with fixed_convolutions():
+        run_in_threads(tasks, context.stop, 1 if alone or on_gpu else count_workers(len(tasks)))
 
 
 def _train_one(job: Job, context: TrainingContext, alone: bool) -> None:
