@@ -7,7 +7,16 @@ import torch
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
-from codeward.training import PRESETS, ModelStore, drop_users, plan_models, train_ensemble, train_ensembles
+from codeward.training import (
+    PRESETS,
+    ModelStore,
+    build_network,
+    drop_users,
+    plan_models,
+    train_ensemble,
+    train_ensembles,
+)
+from codeward.training._ensemble import send_together
 
 RECIPE = replace(PRESETS["digits"], epochs=1, batch_size=32)
 ENGINES = ("loop", "compiled")
@@ -93,3 +102,15 @@ def test_models_that_diverge_to_nan_move_no_bit_of_the_others(engine):
             assert all(value.isfinite().all() for value in before.weights(model).values())
             assert same(before.weights(model), after.weights(model))
             assert (votes[0][:, model] == votes[1][:, model]).all()
+
+
+def test_weights_sent_in_one_piece_are_the_same_weights():
+    weights = build_network("fast-small", (3, 16, 16), 10, 0).state_dict()
+    assert len({value.dtype for value in weights.values()}) == 2  # batches are counted in whole numbers
+    sent = send_together(weights, torch.device("cpu"))
+    assert set(sent) == set(weights)
+    for name, value in weights.items():
+        assert sent[name].dtype == value.dtype
+        assert sent[name].shape == value.shape
+        assert torch.equal(sent[name], value)
+        assert sent[name].data_ptr() != value.data_ptr()

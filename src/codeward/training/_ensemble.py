@@ -109,7 +109,8 @@ class Ensemble:
     def load_into(self, network: nn.Module, model: int) -> nn.Module:
         """Give a network of the right architecture the weights of a model, and return it."""
         try:
-            network.load_state_dict(self.weights(model))
+            weights, device = self.weights(model), next(network.parameters()).device
+            network.load_state_dict(weights if device.type == "cpu" else send_together(weights, device))
         except RuntimeError as error:
             raise InputError(
                 f"model {model} (key {self.keys[model][:12]}): its weights do not fit {self.settings.architecture}; "
@@ -192,8 +193,23 @@ class Ensemble:
                     logits = (logits + network(images.flip(3))) / 2
                 parts.append(torch.log_softmax(logits.float(), dim=1))
         empty = torch.zeros(0, self.settings.n_classes)
-        scores: NDArray[np.float32] = torch.cat([part.cpu() for part in parts] or [empty]).numpy()
+        scores: NDArray[np.float32] = torch.cat(parts or [empty]).cpu().numpy()
         return scores
+
+
+def send_together(weights: Weights, device: torch.device) -> Weights:
+    """Copy tensors to a device, those of one type in one piece.
+
+    A copy from the host waits for what is queued in its stream, and beside models that train the queues are long:
+    votes of one model took as many waits as it has tensors.
+    """
+    sent: Weights = {}
+    for dtype in dict.fromkeys(value.dtype for value in weights.values()):
+        names = [name for name, value in weights.items() if value.dtype == dtype]
+        flat = torch.cat([weights[name].reshape(-1) for name in names]).to(device)
+        pieces = torch.split(flat, [weights[name].numel() for name in names])
+        sent |= {name: piece.view(weights[name].shape) for name, piece in zip(names, pieces, strict=True)}
+    return sent
 
 
 def vote(scores: NDArray[np.float32]) -> NDArray[np.int64]:
