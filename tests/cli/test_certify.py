@@ -1,10 +1,12 @@
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
 
-from codeward.certificates import certify, certify_agreement, certify_collective
+from codeward._errors import UnmetError
+from codeward.certificates import Floor, certify, certify_agreement, certify_collective
 from codeward.cli import main
 from codeward.codes import Code, named_code
 from codeward.decoding import BayesDecoder, estimate_confusion, save_votes
@@ -185,6 +187,18 @@ def test_a_floor_is_held_or_one_line_and_status_1(files, capsys):
     assert "below the" in out.err
     # Past every radius nothing is certified.
     assert call(files, *ask, "--fail-under", "k=99:0.01") == 1
+
+
+def test_a_floor_missed_by_little_is_not_shown_as_reached():
+    floor = Floor(1, 0.8)
+    floor.check(8 / 10, 10)
+    for n_inputs in (10, 3_000, 1_000_000):
+        count = n_inputs * 8 // 10 - 1
+        with pytest.raises(UnmetError) as told:
+            floor.check(count / n_inputs, n_inputs)
+        reached, asked = re.findall(r"[\d.]+%", str(told.value))
+        assert float(reached[:-1]) < float(asked[:-1]) == 80
+        assert f"({count:,} of {n_inputs:,} inputs)" in str(told.value)
 
 
 @pytest.mark.parametrize("text", ["1:0.8", "k=1", "k=1:80", "k=-1:0.5", "k=1:nan", "k=1:1e-3", "k=one:0.5", ""])

@@ -147,7 +147,10 @@ def test_a_csv_with_names(tmp_path, capsys, monkeypatch):
     assert main(["train", str(data), "-o", str(folder), *told, "--fail-under", "k=2:0.5"]) == 1
     said = capsys.readouterr()
     assert "already there" in said.out
-    assert "--fail-under asks for 50.0%" in said.err
+    assert "below the 50.0% of --fail-under" in said.err
+    # The same figure from the folder is judged in the same words.
+    assert main(["certify", str(folder), "--threat", "arbitrary", "--fail-under", "k=2:0.5"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == said.err.splitlines()[-1]
     # Places and models may be long words.
     assert all(len(line) <= 80 or max(map(len, line.split())) > 40 for line in said.out.splitlines())
     assert max(map(len, card.to_text().splitlines())) <= 80

@@ -256,24 +256,25 @@ class Floor:
 
     Examples
     --------
-    >>> curve = CertifiedCurve(np.arange(2), np.array([0.9, 0.8]), 1000, "arbitrary", "plurality")
-    >>> Floor(1, 0.8).check(curve)
-    >>> Floor(1, 0.85).check(curve)
+    >>> Floor(1, 0.8).check(0.8, 1000)
+    >>> Floor(1, 0.8).check(0.7, 10)
     Traceback (most recent call last):
     ...
-    codeward._errors.UnmetError: certified accuracy at k = 1 is 0.8 of 1,000 inputs, below the 0.85 asked for
+    codeward._errors.UnmetError: certified accuracy at k = 1 is 70.0% (7 of 10 inputs), below the 80.0% of --fail-under
     """
 
     n_attackers: int
     accuracy: float
 
-    def check(self, curve: CertifiedCurve) -> None:
-        """Raise `UnmetError` with one line where the curve is below the floor."""
-        found = curve.at(self.n_attackers)
-        if found < self.accuracy:
+    def check(self, reached: float, n_inputs: int) -> None:
+        """Raise `UnmetError` with one line where the share certified against k users is below the floor."""
+        if reached < self.accuracy:
+            # As many decimals as tell the two apart: rounded to the same figure they would contradict the verdict.
+            shown = ([f"{share:.{digits}%}" for share in (reached, self.accuracy)] for digits in range(1, 16))
+            found, asked = next((pair for pair in shown if pair[0] != pair[1]), (str(reached), str(self.accuracy)))
             raise UnmetError(
-                f"certified accuracy at k = {self.n_attackers} is {found:.5g} of {curve.n_inputs:,} inputs, below the "
-                f"{self.accuracy:g} asked for"
+                f"certified accuracy at k = {self.n_attackers} is {found} ({round(reached * n_inputs):,} of "
+                f"{n_inputs:,} inputs), below the {asked} of --fail-under"
             )
 
 

@@ -161,7 +161,7 @@ def certify(
     }
     show_summary(tally, facts, at_once, what, as_json, source)
     for floor in floors:
-        floor.check(tally.curve())
+        floor.check(tally.curve().at(floor.n_attackers), tally.judged)
 
 
 def _find_agreement(
