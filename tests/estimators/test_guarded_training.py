@@ -204,6 +204,16 @@ def test_too_few_samples_to_leave_users_out_are_refused_before_training(rows):
         )
 
 
+def test_one_sample_a_user_needs_trusted_samples_and_it_says_so(rows):
+    size = len(rows["clinic"])
+    single = rows | {"clinic": [f"user-{place}" for place in range(size)]}
+    few = {name: values[:12] for name, values in single.items()}
+    with pytest.raises(InputError, match=r"no user has two samples.*give --trusted FILE.*more samples a user"):
+        plan_training(make_config(), few)
+    ours = {name: values[12:] for name, values in single.items() if name != "clinic"}
+    assert plan_training(make_config(), few, trusted=ours).roles.trusted  # the advice is one
+
+
 def _find(values, wanted):
     return [place for place, value in enumerate(values) if value == wanted]
 

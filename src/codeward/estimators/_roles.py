@@ -201,11 +201,20 @@ class Roles:
     def check(self, n_attackers: int) -> None:
         """Refuse roles that leave nothing to fit the decoder on, or nothing to take figures on, without k users."""
         if not self.held_out:
-            raise InputError("nothing is held out of the users' samples: give --trusted FILE, or hold some out")
+            if max(own.size for own in self.training) > 1:
+                raise InputError(
+                    "nothing is held out of the users' samples, so nothing can be measured: fit with "
+                    "validation_fraction above 0, or with trusted samples"
+                )
+            raise InputError(
+                "no user has two samples, one to learn from and one to hold out: give --trusted FILE (labelled samples "
+                "of your own, of no user), more samples a user, or, where samples are hashed, fewer --parts"
+            )
         if self.trusted and min(len(self.validation), len(self.clean)) < 2:
             raise InputError("trusted: too few samples; half of them fit the decoder, half measure (or give --test)")
         if not len(self.validation) or not len(self.clean):
-            raise InputError("too few samples to hold any out; give --trusted FILE or --test FILE")
+            other = " or --test FILE" if len(self.validation) else ""
+            raise InputError(f"too few samples to hold out for fitting and for figures: give --trusted FILE{other}")
         for given in (self.validation, self.clean):
             if given.owners is not None and (users := np.unique(given.owners).size) <= n_attackers:
                 raise InputError(
