@@ -21,6 +21,18 @@ def test_what_proves_never_imports_torch(statement):
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
 
 
+def test_a_label_that_nobody_named_is_asked_for_before_anything_heavy_is_loaded(tmp_path):
+    (tmp_path / "data.csv").write_text("age,risk\n1,low\n2,high\n")
+    asked = ["train", str(tmp_path / "data.csv"), "-o", str(tmp_path / "run")]
+    check = (
+        f"from codeward.cli import main; import sys; status = main({asked!r})\n"
+        "sys.exit(status != 2 or bool({'torch', 'sklearn', 'numba', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert "give --label COL" in done.stderr
+    assert done.returncode == 0
+
+
 def test_every_public_name_can_be_imported():
     import codeward
 

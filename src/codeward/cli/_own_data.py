@@ -59,9 +59,11 @@ def train(
 
     Example: codeward train patients.csv --label risk --user clinic -o runs/clinics
     """
-    from codeward.certificates import parse_floor
+    floors = []
+    if fail_under:
+        from codeward.certificates import parse_floor
 
-    floors = [parse_floor(floor) for floor in fail_under]
+        floors = [parse_floor(floor) for floor in fail_under]
     if backbone and model:
         raise InputError("--backbone and --model exclude each other: heads are linear models")
     if guarantee is not None and guarantee not in _GUARANTEES:
@@ -103,12 +105,20 @@ def train(
         }
     )
 
-    from codeward.estimators import plan_training, train_guarded
-    from codeward.runs import RunFolder
+    from codeward.data import Schema, load_user_data
 
     if sys.stderr.isatty() and not as_json:
         print("codeward: reads the data and chooses a code ...", file=sys.stderr)
-    plan = plan_training(config)
+    known = None
+    if trusted is None:  # trusted samples settle first how the others are read
+        declared = None if schema is None else Schema.load(schema)
+        # What is wrong with the data is said before scikit-learn and torch are loaded.
+        known = load_user_data(config.train.data, schema=declared, **config.train.reading)
+
+    from codeward.estimators import plan_training, train_guarded
+    from codeward.runs import RunFolder
+
+    plan = plan_training(config, known)
     lines = plan.describe()
     if not as_json:
         for line in lines:

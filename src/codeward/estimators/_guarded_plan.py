@@ -209,16 +209,8 @@ def plan_training(
             schema = replace(operators.schema, origin="trusted", user=told.user)
         if schema.classes is None:
             schema = replace(schema, classes=operators.class_names)
-    data = load_user_data(
-        source if source is not None else told.data,
-        told.label,
-        told.user,
-        schema=schema,
-        text=told.text,
-        n_parts=told.parts,
-        data_dir=config.data_dir,
-        drop=told.ignore,
-    )
+    place = source if source is not None else told.data
+    data = load_user_data(place, schema=schema, data_dir=config.data_dir, **told.reading)
     schema = data.schema
     operators = None if operators is None else align(operators, data, "trusted")
     held = test if test is not None else told.test

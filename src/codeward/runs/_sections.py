@@ -275,3 +275,9 @@ class TrainSection(Section):
     backbone: str | None = Field(default=None, description="Heads on its features instead of whole models.")
     ridge: float = Field(default=0.1, gt=0, description="Of the heads; stated, never estimated.")
     parts: int = Field(default=50, ge=2, le=10_000, description="Parts into which samples without users are hashed.")
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How `codeward.data.load_user_data` is to read the users' data, beside where they are and a schema."""
+        told = {"label": self.label, "user": self.user, "text": self.text}
+        return told | {"n_parts": self.parts, "drop": self.ignore}
