@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_refused_in_one_line(arguments, says, digits, tmp_p
     assert says in err
 
 
-def test_a_classifier_on_a_network_file_is_saved_loaded_and_revoked(tmp_path, monkeypatch):
+def test_a_classifier_on_a_network_file_is_saved_loaded_and_revoked(tmp_path, monkeypatch, capsys):
     """``CodedClassifier(backbone="encoder.onnx")``, the whole way; the file is found again by its hash."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
@@ -84,7 +84,10 @@ def test_a_classifier_on_a_network_file_is_saved_loaded_and_revoked(tmp_path, mo
     assert "trusted" in card.assumed["backbone"]
     again = CodedClassifier.load(tmp_path / "run")
     assert np.array_equal(again.votes(X[500:]), guard.votes(X[500:]))
-    assert main(["revoke", str(tmp_path / "run"), "site-3", "-o", str(tmp_path / "without"), "--yes"]) == 0
+    capsys.readouterr()
+    assert main(["revoke", str(tmp_path / "run"), "site-3", "-o", str(tmp_path / "without"), "--yes", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["records"][0]["work"]["reused"] == len(told["untouched"]) > 0
     left = CodedClassifier.load(tmp_path / "without")
     column = guard.code_.users.index("site-3")
     same = np.flatnonzero(~guard.code_.matrix[:, column].astype(bool))

@@ -186,7 +186,12 @@ def test_a_round_is_served_reported_and_revoked_by_subtraction(tmp_path, samples
     def find(folder):
         return load_sub_models(Cell(RunFolder(folder), 0, 0))
 
-    assert main(["revoke", made, "bob", "--yes", "--quiet", "-o", f"{made}-1"]) == 0
+    capsys.readouterr()
+    assert main(["revoke", made, "bob", "--yes", "--json", "-o", f"{made}-1"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    work = {"trained": len(told["retrained"]), "reused": len(told["untouched"])}
+    assert told["records"][0]["work"] == {"models": plan.code.n_models} | work
+    assert 0 < work["reused"] < plan.code.n_models
     assert find(f"{made}-1").weights.tobytes() == pooled.revoke(1).weights.tobytes()
     kept = {file.name for file in (tmp_path / "run-1" / "statistics").iterdir()}
     assert kept == {"ann.npz", "cem.npz", "dora.npz"}

@@ -36,6 +36,8 @@ def train_family(
     if model.family == "heads":
         heads = _fit_heads(data, roles, model, plans, progress)
         if store is not None:
+            # Solving takes less than reading them; which of them were there is for the record.
+            heads = replace(heads, taken_over=sum(map(store.holds, heads.keys)))
             heads.save(store)
         return heads
     if model.family == "networks":

@@ -57,6 +57,8 @@ class HeadSet:
         What turns inputs into features; None: inputs are features. Those on the grid already are taken as they are.
     statistics : StatisticsSet or None
         Kept to revoke users; None for heads that were loaded.
+    taken_over : int
+        Heads that are those of before: untouched by a change of users, or found in a store.
 
     Examples
     --------
@@ -76,6 +78,7 @@ class HeadSet:
     backbone: "Backbone | None" = None
     statistics: StatisticsSet | None = field(default=None, repr=False)
     _sums: dict[int, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    taken_over: int = 0
 
     @property
     def n_models(self) -> int:
@@ -94,8 +97,8 @@ class HeadSet:
 
     @property
     def trained(self) -> int:
-        """How many heads were solved: all of them, which takes less than looking them up."""
-        return self.n_models
+        """How many heads are new."""
+        return self.n_models - self.taken_over
 
     def scores(self, inputs: Any) -> NDArray[np.float32]:
         """Return log-probabilities, shape (N, m, c): log-softmax of eight times the heads' outputs."""
@@ -137,7 +140,8 @@ class HeadSet:
         """Return some of the heads, to vote."""
         chosen = list(models)
         rows, keys = tuple(self.rows[model] for model in chosen), tuple(self.keys[model] for model in chosen)
-        return replace(self, weights=self.weights[chosen], rows=rows, keys=keys, statistics=None, _sums={})
+        weights = self.weights[chosen]
+        return replace(self, weights=weights, rows=rows, keys=keys, statistics=None, taken_over=0, _sums={})
 
     def revoke(self, *users: int) -> "HeadSet":
         """Return the heads without some users: byte for byte those that were never given them (Proposition 30).
@@ -185,7 +189,10 @@ class HeadSet:
         keys = [self.keys[model] for model in kept]
         for new in touched:
             keys[new] = settings.key(statistics, rows[new])
-        return replace(self, weights=weights, rows=rows, keys=tuple(keys), statistics=statistics, _sums=sums)
+        same = len(kept) - len(touched)
+        return replace(
+            self, weights=weights, rows=rows, keys=tuple(keys), statistics=statistics, taken_over=same, _sums=sums
+        )
 
     def save(self, store: "ModelStore") -> None:
         """Write every head that the store lacks under its key, durably; users' statistics are not written."""
