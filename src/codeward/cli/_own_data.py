@@ -110,8 +110,8 @@ def train(
     if sys.stderr.isatty() and not as_json:
         print("codeward: reads the data and chooses a code ...", file=sys.stderr)
     known = None
-    if trusted is None:  # trusted samples settle first how the others are read
-        declared = None if schema is None else Schema.load(schema)
+    if config.train.trusted is None:  # trusted samples settle first how the others are read
+        declared = Schema.load(config.train.columns) if config.train.columns else None
         # What is wrong with the data is said before scikit-learn and torch are loaded.
         known = load_user_data(config.train.data, schema=declared, **config.train.reading)
 
