@@ -14,6 +14,7 @@ NAMES = (
     "cluster",
     "convictions",
     "frontier",
+    "alarms",
     "serve",
     "federated_attacks",
     "federated_scale",

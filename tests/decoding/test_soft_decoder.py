@@ -3,9 +3,10 @@ import sys
 
 import numpy as np
 import pytest
+from benchmarks.alarms import count_allowed, simulate
 
 from codeward._errors import InputError
-from codeward.codes import named_code
+from codeward.codes import enumerate_patterns, named_code
 from codeward.decoding import BayesDecoder, PluralityDecoder, estimate_confusion
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
 from codeward.decoding.soft._explanations import Sums, log_sum
@@ -172,6 +173,20 @@ def test_the_threshold_keeps_the_rate_with_confidence():
     assert 0.7 * 300 <= kept <= 0.85 * 300
     above = [np.count_nonzero(np.arange(n) > choose_threshold(np.arange(float(n)), 0.05)) for n in (10, 84, 250, 2000)]
     assert above == [0, 2, 9, 92]
+    assert above == [count_allowed(n, 0.05, 0.75) for n in (10, 84, 250, 2000)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_simulated_triggers_work_in_all_models_that_some_users_reach_or_fail_in_some(fails):
+    code, labels = named_code("btc2412"), np.arange(40) % 10
+    clean = np.repeat(labels[:, None], code.n_models, axis=1)
+    made = simulate(code, clean, labels, fails, np.random.default_rng(0))
+    patterns = {tuple(row) for row in enumerate_patterns(code, 3).bits.astype(bool).tolist()}
+    whole = [tuple(row) in patterns for row in (made != clean).tolist()]
+    assert (made != clean).any(axis=1).all()
+    assert (made == clean).any(axis=1).all()
+    assert all(len(set(row.tolist())) == 2 for row in made)
+    assert np.mean(whole) < 0.5 if fails else all(whole)
 
 
 def make_part(seed, trusted, gap, n=400):
