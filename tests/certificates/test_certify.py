@@ -36,6 +36,8 @@ def test_many_inputs_come_back_in_input_order_with_equal_votes_alike():
     apart = join_certificates([certify(row[None], code) for row in votes])
     for name in ("labels", "radius", "exact", "targets", "attackers"):
         np.testing.assert_array_equal(getattr(together, name), getattr(apart, name))
+    alone = join_certificates([together])
+    assert (alone.threat, alone.decoder, alone.users) == (together.threat, together.decoder, together.users)
 
 
 def test_an_input_not_broken_within_the_limit_is_a_lower_bound_and_says_so():

@@ -131,7 +131,7 @@ def run_off_election_slowly(scores, matrix):
     return matrix.shape[1]
 
 
-@pytest.mark.parametrize("seed", [*range(40), 91, 95, 155, 639, 727])
+@pytest.mark.parametrize("seed", [*range(40), 91, 95, 155, 239, 639, 727])
 def test_run_off_election_is_as_published(seed):
     rng = np.random.default_rng(seed)
     m, n, c, share = int(rng.integers(1, 13)), int(rng.integers(1, 7)), int(rng.integers(2, 6)), rng.random()
@@ -199,6 +199,10 @@ def test_bagging_abstains_on_a_tie_and_refuses_nonsense():
     for alpha, bag in ((0, 2), (1, 2), (0.1, 0)):
         with pytest.raises(InputError, match="alpha"):
             certify_bagging(np.zeros((1, 5), dtype=int), 10, bag, 2, alpha=alpha)
+    # A bag of more users than there are can be drawn with replacement only.
+    assert certify_bagging(np.zeros((1, 100), dtype=int), 10, 11, 2, replacement=True).shape == (1,)
+    with pytest.raises(InputError, match="bag size 11 does not fit 10 users"):
+        certify_bagging(np.zeros((1, 100), dtype=int), 10, 11, 2, replacement=False)
     for votes, n_users, bag, n_classes in (
         ([[0.5, 1.0]], 10, 2, 2),
         ([[np.nan, 1.0]], 10, 2, 2),
