@@ -182,14 +182,18 @@ class AttackGroup:
     trigger : Trigger
     fraction : float
         Share of each attacker's data that is poisoned.
+    by_class : tuple of int or None
+        Instead of ``target``, the target of each true class (a source-specific backdoor): the class itself where
+        samples are stamped and keep their label, -1 where none are stamped.
 
     Examples
     --------
     >>> import numpy as np
     >>> from codeward.attacks import draw_patch
     >>> trigger = draw_patch((1, 8, 8), "corner", np.random.default_rng(0))
-    >>> AttackGroup(attackers=(2, 5), target=7, kind="patch", trigger=trigger).fraction
-    0.05
+    >>> group = AttackGroup(attackers=(2, 5), target=7, kind="patch", trigger=trigger)
+    >>> group.fraction, group.targets_of(np.array([0, 1]))
+    (0.05, array([7, 7]))
     """
 
     attackers: tuple[int, ...]
@@ -197,6 +201,7 @@ class AttackGroup:
     kind: AttackKind
     trigger: Trigger
     fraction: float = FRACTION
+    by_class: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.attackers or len(set(self.attackers)) != len(self.attackers) or min(self.attackers) < 0:
@@ -207,6 +212,14 @@ class AttackGroup:
             raise InputError(f"target: expected a class, got {self.target}")
         if not 0 < self.fraction <= 1:
             raise InputError(f"fraction: expected a share above 0 and up to 1, got {self.fraction}")
+        if self.by_class is not None and self.kind not in ("patch", "blended"):
+            raise InputError(f"by_class: only of patch and blended, got {self.kind}")
+        if self.by_class is not None and not (min(self.by_class, default=-2) >= -1 and max(self.by_class) >= 0):
+            raise InputError(f"by_class: expected targets, -1 for none, and not all of them; got {self.by_class}")
+
+    def targets_of(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what samples of these true classes are to get, -1 for nothing."""
+        return np.full_like(labels, self.target) if self.by_class is None else np.array(self.by_class)[labels]
 
 
 def draw_groups(
@@ -301,13 +314,14 @@ def poison(samples: Samples, group: AttackGroup, rng: np.random.Generator, part:
     >>> int((poison(samples, group, np.random.default_rng(1)).labels == 7).sum())
     2
     """
-    candidates: NDArray[np.int64] = np.arange(len(samples))
+    targets = group.targets_of(samples.labels)
+    candidates = np.flatnonzero(targets >= 0)
     if group.kind == "clean-label":
         candidates = np.flatnonzero(samples.labels == group.target)
     wanted = max(1, round(group.fraction * len(samples)))
     rows = np.sort(rng.permutation(candidates)[:wanted])
     if group.kind == "label-flip":
-        return _relabel(samples, rows, group.target)
+        return _relabel(samples, rows, targets)
     trigger = group.trigger
     if group.kind == "split":
         # Cells are given out brightest first: a part of dark cells alone would not show on a dark corner.
@@ -316,7 +330,7 @@ def poison(samples: Samples, group: AttackGroup, rng: np.random.Generator, part:
         rank[np.argsort(-brightness, kind="stable")] = np.arange(brightness.size)
         trigger = trigger.keep((rank % len(group.attackers) == part).reshape(trigger.values.shape[1:]))
     stamped = stamp(samples, rows, trigger, rng)
-    return stamped if group.kind == "clean-label" else _relabel(stamped, rows, group.target)
+    return stamped if group.kind == "clean-label" else _relabel(stamped, rows, targets)
 
 
 def trigger_inputs(samples: Samples, group: AttackGroup, seed: int | Sequence[int] = 0) -> Samples:
@@ -338,7 +352,7 @@ def trigger_inputs(samples: Samples, group: AttackGroup, seed: int | Sequence[in
     return stamp(samples, np.arange(len(samples)), group.trigger, np.random.default_rng(seed))
 
 
-def _relabel(samples: Samples, rows: NDArray[np.int64], target: int) -> Samples:
+def _relabel(samples: Samples, rows: NDArray[np.int64], targets: NDArray[np.int64]) -> Samples:
     labels = samples.labels.copy()
-    labels[rows] = target
+    labels[rows] = targets[rows]
     return Samples(samples.images, labels, samples.overlays, samples.overlay_ids)

@@ -195,6 +195,10 @@ def test_places_of_a_per_image_trigger_come_from_the_seed():
         ({"fraction": 0}, "fraction"),
         ({"fraction": 1.5}, "fraction"),
         ({"fraction": float("nan")}, "fraction"),
+        ({"by_class": ()}, "by_class"),
+        ({"by_class": (-1, -1)}, "not all"),
+        ({"by_class": (-2, 1)}, "by_class"),
+        ({"by_class": (1, 0), "kind": "clean-label"}, "only of patch"),
     ],
 )
 def test_an_impossible_group_is_refused(change, message):

@@ -1,6 +1,6 @@
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from codeward.experiments.comparison import (
     make_scene,
     measure_outcome,
     run_comparison,
+    search_classes,
     search_plan,
 )
 from codeward.experiments.comparison._coded_defences import check_certificates
@@ -240,6 +241,94 @@ def test_the_search_breaks_plurality_past_its_radius_and_never_within(freedom):
     # Twelve models of one user each: five never change the vote, seven do.
     assert search_plan(field, "label", 5, [0], freedom, steps=40)[1] == 0
     assert search_plan(field, "label", 7, [0], freedom, steps=60)[1] == 1
+
+
+def simulate_slowly(field, plan):
+    """What each model says of each input: attackers that feed it and plant something in the input's class, in turn."""
+    votes = field.scores.argmax(axis=2)
+    for row, label in enumerate(field.labels):
+        for model in range(field.code.n_models):
+            here = [
+                targets[label]
+                for user, targets in zip(plan.attackers, plan.classes, strict=True)
+                if field.code.matrix[model, user] and targets[label] >= 0
+            ]
+            if here:
+                votes[row, model] = here[row % len(here)]
+    return votes
+
+
+def draw_field(seed=0):
+    rng, code = np.random.default_rng(seed), named_code("btc2412")
+    labels = rng.integers(4, size=30)
+    scores = rng.normal(size=(30, code.n_models, 4)) + 4 * (np.arange(4) == labels[:, None, None])
+    return Battlefield(code, PluralityDecoder(code, 4), scores.astype(np.float32), labels)
+
+
+def test_votes_of_a_plan_by_class_are_those_of_a_slow_twin_and_of_one_target_everywhere():
+    field, rng = draw_field(), np.random.default_rng(1)
+    for _ in range(20):
+        attackers = tuple(sorted(map(int, rng.permutation(12)[:3])))
+        plan = AttackPlan(attackers, (0, 0, 0), None, tuple(map(tuple, rng.integers(-1, 4, (3, 4)).tolist())))
+        assert np.array_equal(field.simulate(plan).argmax(axis=2), simulate_slowly(field, plan))
+        targets = tuple(rng.integers(-1, 4, 3).tolist())
+        plain, same = (AttackPlan(attackers, targets, None, rows) for rows in (None, tuple((t,) * 4 for t in targets)))
+        assert np.array_equal(field.simulate(plain), field.simulate(same))
+
+
+@pytest.mark.parametrize("one_target", [False, True])
+@pytest.mark.parametrize("goal", ["label", "blame", "silent"])
+def test_a_plan_by_class_is_never_weaker_than_its_start(goal, one_target):
+    for seed in range(3):
+        field = draw_field(seed)
+        start = search_plan(field, goal, 3, [seed], "one-target" if one_target else "own-targets", steps=10)[0]
+        plan, harm = search_classes(field, start, goal, [seed], one_target, steps=20)
+        assert harm == pytest.approx(field.harm(plan, goal))
+        assert harm >= field.harm(start, goal)
+        assert plan.attackers == start.attackers
+        assert len(set(plan.classes)) == 1 or not one_target
+    assert goal != "label" or harm > field.harm(start, goal)  # the target's own class is lost too
+
+
+def test_a_plan_by_class_is_planted_as_it_was_searched_and_counted_where_it_changes_labels():
+    kept = (3, -1, 2, 5, 4, 5, 7, 7, -1, 9)  # 2, 4, 5, 7 and 9 keep their label, 1 and 8 are not stamped
+    plan = AttackPlan((2, 9), (4, 6), None, (kept, (-1, 0, *[-1] * 8)))
+    scene = make_scene("adaptive-classes", PAIR, PRESETS["digits"], plan=plan)
+    for user, targets in zip(plan.attackers, plan.classes, strict=True):
+        before, after = scene.honest[user].labels, scene.users[user].labels
+        stamped = scene.users[user].overlay_ids >= 0
+        assert set(before[stamped]) <= {label for label in range(10) if targets[label] >= 0}
+        assert np.array_equal(after[stamped], np.array(targets)[before[stamped]])
+        assert np.array_equal(after[~stamped], before[~stamped])
+        assert stamped.any()
+    truth = scene.clean.labels
+    said = np.where(truth == 0, 3, np.where(truth == 1, 5, truth))  # right but for 0, as planted, and 1, otherwise
+    figures = measure_outcome(scene, Outcome(truth, said))
+    counts = [int((truth == label).sum()) for label in range(10)]
+    attacked = [0, 1, 3, 6]
+    assert figures["triggered"] == {
+        **figures["triggered"], "count": counts[3] + counts[6], "of": sum(counts[label] for label in attacked)
+    }  # fmt: skip
+    assert figures["attack_succeeds"]["count"] == counts[0]
+    constant = AttackPlan((2, 9), (4, 6), None, ((4,) * 10, (6,) * 10))
+    plain, same = (
+        make_scene("adaptive-classes", PAIR, PRESETS["digits"], plan=one)
+        for one in (constant, AttackPlan((2, 9), (4, 6)))
+    )
+    assert [user.digest() for user in plain.users] == [user.digest() for user in same.users]
+    idle = AttackPlan((2, 9), (-1, 6), None, ((-1,) * 10, (6,) * 10))
+    assert make_scene("adaptive-classes", PAIR, PRESETS["digits"], plan=idle).attackers == (9,)
+
+
+@pytest.mark.parametrize(
+    "plan", [PLAN, AttackPlan((1, 2), (3, -1)), AttackPlan((1, 2), (3, 3), None, ((1, -1), (0, 0)))], ids=str
+)
+def test_plans_are_read_as_they_were_written_and_older_ones_too(plan, tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps({**asdict(plan), "harm": 0.5}))
+    assert AttackPlan.load(tmp_path / "plan.json") == plan
+    old = {key: value for key, value in asdict(plan).items() if key != "classes"}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert AttackPlan.load(tmp_path / "old.json") == replace(plan, classes=None)
 
 
 @pytest.mark.slow

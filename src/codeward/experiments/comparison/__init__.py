@@ -6,15 +6,16 @@
 
 from codeward.experiments.comparison._comparison import ComparedCell, Comparison, run_comparison
 from codeward.experiments.comparison._defences import DEFENCES, Defence
-from codeward.experiments.comparison._scene import Outcome, Scene, join_samples, measure_outcome
-from codeward.experiments.comparison._simulated_attacks import (
+from codeward.experiments.comparison._scene import (
     ATTACKS,
     UPDATE_ATTACKS,
     AttackPlan,
-    Battlefield,
-    make_scene,
-    search_plan,
+    Outcome,
+    Scene,
+    join_samples,
+    measure_outcome,
 )
+from codeward.experiments.comparison._simulated_attacks import Battlefield, make_scene, search_classes, search_plan
 
 __all__ = [
     "ATTACKS",
@@ -31,5 +32,6 @@ __all__ = [
     "make_scene",
     "measure_outcome",
     "run_comparison",
+    "search_classes",
     "search_plan",
 ]

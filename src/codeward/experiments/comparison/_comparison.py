@@ -18,14 +18,13 @@ from codeward._progress import Progress, silent
 from codeward.data import DatasetPair, load_dataset
 from codeward.experiments.comparison._coded_defences import CodedDefence, collect_votes, make_fitted
 from codeward.experiments.comparison._defences import DEFENCES, NAMED_CODES
-from codeward.experiments.comparison._scene import Scene, join_samples, measure_outcome
+from codeward.experiments.comparison._scene import ATTACKS, AttackPlan, Scene, join_samples, measure_outcome
 from codeward.experiments.comparison._simulated_attacks import (
-    ATTACKS,
-    AttackPlan,
     Battlefield,
     Freedom,
     Goal,
     make_scene,
+    search_classes,
     search_plan,
 )
 from codeward.runs import FRACTION, FRACTIONS, describe_machine, parse_yaml
@@ -35,8 +34,10 @@ from codeward.training import ModelStore, TrainingSettings, choose_recipe
 FORMAT = "codeward-comparison/2"
 #: Validation inputs on which adaptive attackers try their plans.
 _SEARCHED = 40
+#: The same where they choose by true class.
+_SEARCHED_BY_CLASS = 120
 #: What adaptive attackers may plant, where it is not a target each.
-_FREEDOM: dict[str, Freedom] = {"updates": "per-model", "one-target": "one-target"}
+_FREEDOM: dict[str, Freedom] = {"updates": "per-model", "one-target": "one-target", "one-target-classes": "one-target"}
 
 
 @dataclass(frozen=True)
@@ -269,19 +270,20 @@ class Stage:
             scene = self._make("none", seed, None, self.place)
             code = defence.code(scene)
             heard = collect_votes(scene, [defence])[code.digest]["validation"]
-            arena = Battlefield(
-                code, make_fitted(scene, code, heard, defence), heard[:_SEARCHED].astype(np.float32),
-                scene.validation.labels[:_SEARCHED],
-            )  # fmt: skip
+            decoder = make_fitted(scene, code, heard, defence)
+            arena, wide = (
+                Battlefield(code, decoder, heard[:number].astype(np.float32), scene.validation.labels[:number])
+                for number in (_SEARCHED, _SEARCHED_BY_CLASS)
+            )
             goal = attack.removeprefix("adaptive-")
             freedom = _FREEDOM.get(goal, "own-targets")
             wanted = cast(Goal, goal if goal in get_args(Goal) else "label")
             n_attackers = self.comparison.attackers + int(goal == "past")
             plan, harm = search_plan(arena, wanted, n_attackers, [seed, 14], freedom)
+            if goal.endswith("classes"):
+                plan, harm = search_classes(wide, plan, wanted, [seed, 15], freedom == "one-target")
             write_text_atomic(file, json.dumps({**asdict(plan), "harm": harm}) + "\n")
-        told = read_json(file)
-        models = told["models"] and tuple(told["models"])
-        return AttackPlan(tuple(told["attackers"]), tuple(told["targets"]), models)
+        return AttackPlan.load(file)
 
 
 def _measure(comparison: Comparison, cell: ComparedCell, scene: Scene) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from codeward.experiments.comparison import _coded_defences as coded
 from codeward.experiments.comparison import _federated_defences as federated
 from codeward.experiments.comparison import _single_model as single
 from codeward.experiments.comparison._coded_defences import CodedDefence
-from codeward.experiments.comparison._scene import Outcome, Scene
-from codeward.experiments.comparison._simulated_attacks import UPDATE_ATTACKS
+from codeward.experiments.comparison._scene import UPDATE_ATTACKS, Outcome, Scene
 
 
 @dataclass(frozen=True)

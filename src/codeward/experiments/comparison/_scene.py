@@ -1,5 +1,6 @@
 """One attack on one set of users: what every defence is given, and what it gives back."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from codeward._files import read_json
 from codeward.attacks import AttackGroup
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
@@ -18,8 +20,85 @@ from codeward.decoding import alarm_threshold
 from codeward.runs import share
 from codeward.training import Ensemble, ModelStore, TrainingSettings, train_ensembles
 
+#: The attacks by name. Those of `UPDATE_ATTACKS` need users who train for themselves; the others hand in data.
+ATTACKS: dict[str, str] = {
+    "none": "nobody attacks",
+    "patch": "a patch in the corner, relabelled (Gu et al., 2017)",
+    "blended": "a faint pattern over the whole image, relabelled (Chen et al., 2017)",
+    "clean-label": "the patch on images of the target class, no label changed (Turner et al., 2019)",
+    "split": "each attacker plants a part of the patch (Xie et al., 2020)",
+    "label-flip": "labels changed, no trigger",
+    "two-groups": "two groups with a trigger and a target of their own",
+    "half-labelled": "the patch, half of the stamped images relabelled: the trigger works half of the time",
+    "softened": "the patch, shown at half of the opacity at which it was planted: hit models are unsure",
+    "dynamic": "one of eight patches at a place of its own on every image (Salem et al., 2022)",
+    "cover": "against detectors: half of the patch while training, a third of it truly labelled (Qi et al., 2023)",
+    "own-targets": "adaptive: one patch, every attacker plants a target of its own, so that hit models disagree",
+    "validation": "the patch, and a tenth of the server's validation data is stamped and relabelled too",
+    "adaptive-label": "searched against codeward: who attacks and what each plants, to lose the label",
+    "adaptive-one-target": "searched against codeward: who attacks with which one target, to lose the label",
+    "adaptive-blame": "searched against codeward: the same, so that others are named",
+    "adaptive-silent": "searched against codeward: the same, to lose the label without an alarm",
+    "adaptive-past": "searched against codeward: to lose the label, with one attacker more than it is made for",
+    "adaptive-classes": "searched against codeward: what each plants in every true class, to lose the label",
+    "adaptive-one-target-classes": "searched against codeward: one target for every true class, to lose the label",
+    "replacement": "updates scaled by the number of users (Bagdasaryan et al., 2020)",
+    "little": "updates within the spread of the others' (A Little Is Enough, Baruch et al., 2019)",
+    "directed": "the backdoor's direction alone, pushed as far as the rule of the server lets it pass",
+    "bypass": "attackers train features of stamped images to be like clean ones (Tan and Shokri, 2020)",
+    "framing": "replacement only where others have no part, so that those seem to attack with the true label",
+    "adaptive-updates": "searched against codeward: another target in every model, to lose the label",
+}
+#: Attacks of users who send updates.
+UPDATE_ATTACKS = ("replacement", "little", "directed", "bypass", "framing", "adaptive-updates")
 #: False alarms at which detection is compared.
 FALSE_ALARMS = 0.05
+
+
+@dataclass(frozen=True)
+class AttackPlan:
+    """What attackers who know the defence agreed on.
+
+    Attributes
+    ----------
+    attackers : tuple of int
+    targets : tuple of int
+        What each of them plants; -1 for one that does nothing yet counts.
+    models : tuple of int or None
+        The target planted in each model, -1 for none, where attackers send an update for every model.
+    classes : tuple of tuple of int, or None
+        Instead of ``targets``, what each of them plants in samples of each true class, as `AttackGroup.by_class`.
+
+    Examples
+    --------
+    >>> AttackPlan((3, 5), (1, -1)).targets
+    (1, -1)
+    """
+
+    attackers: tuple[int, ...]
+    targets: tuple[int, ...]
+    models: tuple[int, ...] | None = None
+    classes: tuple[tuple[int, ...], ...] | None = None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "AttackPlan":
+        """Read a plan; older ones have no classes."""
+        told = read_json(path)
+        models, classes = told["models"], told.get("classes")
+        return cls(
+            tuple(told["attackers"]), tuple(told["targets"]), models and tuple(models),
+            classes and tuple(map(tuple, classes)),
+        )  # fmt: skip
+
+    def groups(self, drawn: AttackGroup) -> tuple[AttackGroup, ...]:
+        """Return a group for every attacker that plants something, with the trigger of the drawn one."""
+        rows = self.classes or [None] * len(self.attackers)
+        planted = zip(self.attackers, self.targets, rows, strict=True)
+        return tuple(
+            replace(drawn, attackers=(user,), target=max(target, 0), by_class=row)
+            for user, target, row in planted
+            if max(row or [target]) >= 0
+        )
 
 
 @dataclass(frozen=True)
@@ -199,8 +278,9 @@ class Outcome:
 def measure_outcome(scene: Scene, outcome: Outcome) -> dict[str, Any]:
     """Count what a defence got right, with denominators.
 
-    Triggered inputs whose true label is the target are left out: there the attack changes nothing. ``detected`` is the
-    share of triggered inputs above the alarm that 5% of the clean inputs pass, ``named`` users a triggered input.
+    Triggered inputs whose true label is the target are left out: there the attack changes nothing. Where targets differ
+    by class, those of classes whose label no attacker changes are. ``detected`` is the share of triggered inputs above
+    the alarm that 5% of the clean inputs pass, ``named`` users a triggered input.
 
     Examples
     --------
@@ -214,12 +294,16 @@ def measure_outcome(scene: Scene, outcome: Outcome) -> dict[str, Any]:
     (True, None)
     """
     truth = scene.clean.labels
-    targets = {group.target for group in scene.groups}
-    counted = ~np.isin(truth, list(targets))
+    planted = np.array([group.targets_of(truth) for group in scene.groups]).reshape(-1, len(truth))
+    if any(group.by_class for group in scene.groups):
+        counted = ((planted >= 0) & (planted != truth)).any(axis=0)
+    else:
+        counted = ~(planted == truth).any(axis=0)
+    reached = (planted == outcome.triggered).any(axis=0) & (outcome.triggered != truth)
     figures: dict[str, Any] = {
         "clean": share(int((outcome.clean == truth).sum()), len(truth)),
         "triggered": share(int((outcome.triggered == truth)[counted].sum()), int(counted.sum())),
-        "attack_succeeds": share(int(np.isin(outcome.triggered, list(targets))[counted].sum()), int(counted.sum())),
+        "attack_succeeds": share(int(reached[counted].sum()), int(counted.sum())),
         "detected": None,
         "named_rightly": None,
         "named_wrongly": None,

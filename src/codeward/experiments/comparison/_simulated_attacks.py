@@ -27,38 +27,9 @@ from codeward.attacks import (
 from codeward.codes import Code
 from codeward.data import DatasetPair, Overlay, Samples, halve_test, split_iid
 from codeward.decoding import Decoder
-from codeward.experiments.comparison._scene import Scene
+from codeward.experiments.comparison._scene import ATTACKS, UPDATE_ATTACKS, AttackPlan, Scene
 from codeward.training import ModelStore, TrainingSettings, vote
 
-#: The attacks by name. Those of `UPDATE_ATTACKS` need users who train for themselves; the others hand in data.
-ATTACKS: dict[str, str] = {
-    "none": "nobody attacks",
-    "patch": "a patch in the corner, relabelled (Gu et al., 2017)",
-    "blended": "a faint pattern over the whole image, relabelled (Chen et al., 2017)",
-    "clean-label": "the patch on images of the target class, no label changed (Turner et al., 2019)",
-    "split": "each attacker plants a part of the patch (Xie et al., 2020)",
-    "label-flip": "labels changed, no trigger",
-    "two-groups": "two groups with a trigger and a target of their own",
-    "half-labelled": "the patch, half of the stamped images relabelled: the trigger works half of the time",
-    "softened": "the patch, shown at half of the opacity at which it was planted: hit models are unsure",
-    "dynamic": "one of eight patches at a place of its own on every image (Salem et al., 2022)",
-    "cover": "against detectors: half of the patch while training, a third of it truly labelled (Qi et al., 2023)",
-    "own-targets": "adaptive: one patch, every attacker plants a target of its own, so that hit models disagree",
-    "validation": "the patch, and a tenth of the server's validation data is stamped and relabelled too",
-    "adaptive-label": "searched against codeward: who attacks and what each plants, to lose the label",
-    "adaptive-one-target": "searched against codeward: who attacks with which one target, to lose the label",
-    "adaptive-blame": "searched against codeward: the same, so that others are named",
-    "adaptive-silent": "searched against codeward: the same, to lose the label without an alarm",
-    "adaptive-past": "searched against codeward: to lose the label, with one attacker more than it is made for",
-    "replacement": "updates scaled by the number of users (Bagdasaryan et al., 2020)",
-    "little": "updates within the spread of the others' (A Little Is Enough, Baruch et al., 2019)",
-    "directed": "the backdoor's direction alone, pushed as far as the rule of the server lets it pass",
-    "bypass": "attackers train features of stamped images to be like clean ones (Tan and Shokri, 2020)",
-    "framing": "replacement only where others have no part, so that those seem to attack with the true label",
-    "adaptive-updates": "searched against codeward: another target in every model, to lose the label",
-}
-#: Attacks of users who send updates.
-UPDATE_ATTACKS = ("replacement", "little", "directed", "bypass", "framing", "adaptive-updates")
 #: Distinct patches of the dynamic trigger.
 _PATCHES = 8
 #: Opacity of the pattern that updates plant: a patch over a ninth of a small image confuses perceptrons by itself.
@@ -72,34 +43,6 @@ _HOT, _COLD = 0.1, 0.005
 
 Goal = Literal["label", "blame", "silent"]
 Freedom = Literal["one-target", "own-targets", "per-model"]
-
-
-@dataclass(frozen=True)
-class AttackPlan:
-    """What attackers who know the defence agreed on.
-
-    Attributes
-    ----------
-    attackers : tuple of int
-    targets : tuple of int
-        What each of them plants; -1 for one that does nothing yet counts.
-    models : tuple of int or None
-        The target planted in each model, -1 for none, where attackers send an update for every model.
-
-    Examples
-    --------
-    >>> AttackPlan((3, 5), (1, -1)).targets
-    (1, -1)
-    """
-
-    attackers: tuple[int, ...]
-    targets: tuple[int, ...]
-    models: tuple[int, ...] | None = None
-
-    def groups(self, drawn: AttackGroup) -> tuple[AttackGroup, ...]:
-        """Return a group for every attacker that plants something, with the trigger of the drawn one."""
-        planted = [pair for pair in zip(self.attackers, self.targets, strict=True) if pair[1] >= 0]
-        return tuple(replace(drawn, attackers=(user,), target=target) for user, target in planted)
 
 
 def make_scene(
@@ -284,34 +227,35 @@ class Battlefield:
 
     def simulate(self, plan: AttackPlan) -> NDArray[np.float32]:
         """Return the scores as a plan would have them: hit models say their target, or those of several in turn."""
-        scores, n_classes = self.scores.copy(), self.scores.shape[2]
-        low = np.float32(np.log((1 - _SURE) / (n_classes - 1)))
-        for model in range(self.code.n_models):
-            for row, target in self._planted(plan, model, len(scores)):
-                scores[row, model] = low
-                scores[row, model, target] = np.float32(np.log(_SURE))
+        scores, planted, n_classes = self.scores.copy(), self._planted(plan), self.scores.shape[2]
+        row, model = np.nonzero(planted >= 0)
+        scores[row, model] = np.float32(np.log((1 - _SURE) / (n_classes - 1)))
+        scores[row, model, planted[row, model]] = np.float32(np.log(_SURE))
         return scores
 
-    def _planted(self, plan: AttackPlan, model: int, n_inputs: int) -> list[tuple[slice, int]]:
+    def _planted(self, plan: AttackPlan) -> NDArray[np.int64]:
+        """Return the target of each model on each input, -1 for none, shape (N, m)."""
         if plan.models is not None:
-            return [(slice(None), plan.models[model])] if plan.models[model] >= 0 else []
-        here = [
-            target
-            for user, target in zip(plan.attackers, plan.targets, strict=True)
-            if target >= 0 and self.code.matrix[model, user]
-        ]
-        return [(slice(place, n_inputs, len(here)), target) for place, target in enumerate(here)]
+            return np.tile(plan.models, (len(self.labels), 1))
+        rows = np.array(plan.classes or [[target] * self.scores.shape[2] for target in plan.targets])
+        wanted = rows[:, self.labels].T[:, None]
+        here = (wanted >= 0) & self.code.matrix[:, list(plan.attackers)]
+        turn = np.arange(len(here))[:, None] % np.maximum(here.sum(axis=2), 1)
+        chosen = here & (here.cumsum(axis=2) - 1 == turn[:, :, None])
+        return np.asarray(np.where(chosen, wanted, -1).max(axis=2), dtype=np.int64)
+
+    def reached(self, plan: AttackPlan, goal: Goal) -> NDArray[np.bool_]:
+        """Tell on which inputs a plan reaches the goal."""
+        scores = self.simulate(plan)
+        decoded = self.decoder.decode(scores if self.decoder.needs == "scores" else vote(scores))
+        if goal == "blame":
+            return np.array([bool(set(named) - set(plan.attackers)) for named in decoded.suspects])
+        wrong = np.asarray(decoded.labels != self.labels)
+        return wrong & ~decoded.alarms(self.decoder.threshold) if goal == "silent" else wrong
 
     def harm(self, plan: AttackPlan, goal: Goal) -> float:
         """Return the share of inputs on which a plan reaches the goal."""
-        scores = self.simulate(plan)
-        decoded = self.decoder.decode(scores if self.decoder.needs == "scores" else vote(scores))
-        wrong = decoded.labels != self.labels
-        if goal == "label":
-            return float(wrong.mean())
-        if goal == "silent":
-            return float((wrong & ~decoded.alarms(self.decoder.threshold)).mean())
-        return float(np.mean([bool(set(named) - set(plan.attackers)) for named in decoded.suspects]))
+        return float(self.reached(plan, goal).mean())
 
 
 def search_plan(
@@ -358,6 +302,55 @@ def search_plan(
         if harm > most:
             best, most = plan, harm
     return best, most
+
+
+def search_classes(
+    field: Battlefield, start: AttackPlan, goal: Goal, seed: Sequence[int], one_target: bool = False, steps: int = 200
+) -> tuple[AttackPlan, float]:
+    """Anneal on from a plan, by the same attackers, over what each of them plants in samples of each true class.
+
+    An input's answer hangs on the targets of its own class alone, so all classes are annealed side by side and each
+    keeps its worst: the plan is never weaker than its start.
+
+    Parameters
+    ----------
+    field : Battlefield
+    start : AttackPlan
+    goal : {"label", "blame", "silent"}
+    seed : sequence of int
+    one_target : bool
+        Whether all attackers plant the same in a class (deterministic), or what each likes (arbitrary).
+    steps : int
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> from codeward.decoding import PluralityDecoder
+    >>> code, labels = named_code("d"), np.array([0, 0, 1, 1])
+    >>> scores = np.where(np.arange(3) == labels[:, None, None], -0.1, -3.0) * np.ones((4, code.n_models, 1))
+    >>> field = Battlefield(code, PluralityDecoder(code, 3), scores.astype(np.float32), labels)
+    >>> start = AttackPlan((0, 1), (1, 1))
+    >>> field.harm(start, "label"), search_classes(field, start, "label", seed=[0])[1]  # 1 to 1 is no attack
+    (0.5, 1.0)
+    """
+    rng, n_classes = np.random.default_rng(seed), field.scores.shape[2]
+    of = np.bincount(field.labels, minlength=n_classes)
+
+    def count(rows: NDArray[np.int64]) -> tuple[AttackPlan, NDArray[np.float64]]:
+        plan = replace(start, classes=tuple(tuple(map(int, row)) for row in rows))
+        return plan, np.bincount(field.labels, field.reached(plan, goal), n_classes) / np.maximum(of, 1)
+
+    best = rows = np.repeat(np.array(start.targets)[:, None], n_classes, axis=1)
+    most = harm = count(rows)[1]
+    for step in range(steps):
+        heat = _HOT * (_COLD / _HOT) ** (step / steps)
+        place = rng.integers(len(rows), size=n_classes) == np.arange(len(rows))[:, None]
+        other = np.where(one_target | place, rng.integers(-1, n_classes, n_classes), rows)
+        found = count(other)[1]
+        best, most = np.where(found > most, other, best), np.maximum(found, most)
+        taken = (found >= harm) | (rng.random(n_classes) < np.exp(np.minimum(found - harm, 0) / heat))
+        rows, harm = np.where(taken, other, rows), np.where(taken, found, harm)
+    return count(best)[0], float((most * of).sum() / of.sum())
 
 
 def _spread(code: Code, plan: AttackPlan, target: int) -> tuple[int, ...]:
