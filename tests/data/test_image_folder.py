@@ -42,7 +42,7 @@ def test_a_folder_of_images_by_class_with_a_list_of_users(tmp_path, draw):
     assert data.user_names == ("ann", "bob")
     assert data.inputs.shape == (2, 3, 4, 6)
     draw(tmp_path / "dog" / "2.png")
-    with pytest.raises(InputError, match=r"no user for dog/2.png"):
+    with pytest.raises(InputError, match=r"no user for 1 of 3 images \(dog/2.png\); .* a line file,user: add it"):
         load_user_data(tmp_path)
 
 
@@ -75,8 +75,17 @@ def test_hostile_folders_are_refused(tmp_path, draw, monkeypatch):
     draw(tmp_path / "ann" / "cat" / "1.png", size=(300, 300))
     (tmp_path / "ann" / "dog").mkdir()
     (tmp_path / "ann" / "dog" / "1.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"1.png: not a readable image"):
+    # The second one only looks like an image until its pixels are unpacked.
+    (tmp_path / "ann" / "dog" / "2.png").write_bytes((tmp_path / "ann" / "cat" / "1.png").read_bytes()[:60])
+    draw(tmp_path / "ann" / "dog" / "3.png")
+    with pytest.raises(InputError, match=r"1.png: not a readable image, also .*2.png; 2 of 4 images .* or remove them"):
         load_user_data(tmp_path)
+    (tmp_path / "ann" / "cat" / "1.png").rename(tmp_path / "kept")
+    (tmp_path / "ann" / "dog" / "2.png").unlink()
+    (tmp_path / "ann" / "dog" / "3.png").unlink()
+    with pytest.raises(InputError, match=r"dog/1.png: not a readable image, nor any other"):
+        load_user_data(tmp_path)
+    (tmp_path / "kept").rename(tmp_path / "ann" / "cat" / "1.png")
     (tmp_path / "ann" / "dog" / "1.png").unlink()
     secret = tmp_path.parent / "secret"
     draw(secret / "cat" / "1.png")

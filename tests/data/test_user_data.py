@@ -232,7 +232,8 @@ def test_records_and_csv_are_read_as_the_schema_has_them():
         ("a,y\n1,2\n3\n", "line 3: 1 values, but the header names 2"),
         ('a,y\n"1,2\n', "not readable as CSV"),
         ("a;y\n1,5;0\n", "separated by ';' here: save it with ','"),
-        ("a,y\n1,0\n2,\n", "column 'y': row 3 has none"),
+        ("a,y\n1,0\n2,\n", r"column 'y': row 3 has none \(1 of 2\); every sample needs one: fill it in, or remove"),
+        ("a,y\n1,\n2,0\n3,\n4,1\n", r"column 'y': rows 2, 4 have none \(2 of 4\)"),
         ("a,y\n1,0\n2,0\n", "one class only"),
         ("a,y\n" + "".join(f"1,{i / 64}\n" for i in range(65)), "must be classes, not quantities"),
     ],
@@ -326,7 +327,7 @@ def test_a_hub_data_set_of_images_or_vectors():
         load_user_data(Hub(make_samples(lambda place: [0] * (place + 1))))
     with pytest.raises(InputError, match=r"column 'x' holds an array .* leave column 'id' out"):
         load_user_data(Hub([row | {"id": place} for place, row in enumerate(make_samples(lambda place: [place]))]))
-    with pytest.raises(InputError, match=r"row 0 has none"):
+    with pytest.raises(InputError, match=r"rows 0, 1, 2, 3, 4, ... have none \(6 of 6\)"):
         load_user_data(Hub([row | {"label": -1} for row in make_samples(float)], label=["cat", "dog"]))
     wide = Hub(make_samples(lambda _: np.zeros((2, 3), np.uint8)), label=["cat", "dog"])
     with pytest.raises(InputError, match=r"images of shape \(1, 2, 3\), expected \(1, 2, 2\)"):

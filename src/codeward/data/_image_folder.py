@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,26 +62,29 @@ def list_image_folder(folder: Path) -> ImageFolder:
     labels = tuple(part[-2] for part in parts)
     if whose is None:
         return ImageFolder(tuple(found), labels, tuple(part[0] for part in parts) if depth == 3 else None, others)
-    users = []
-    for file in found:
-        name = file.relative_to(folder).as_posix()
-        if name not in whose:
-            raise InputError(f"{folder / 'users.csv'}: no user for {name}; every file needs a line file,user")
-        users.append(whose[name])
-    return ImageFolder(tuple(found), labels, tuple(users), others)
+    names = [file.relative_to(folder).as_posix() for file in found]
+    if strays := [name for name in names if name not in whose]:
+        raise InputError(
+            f"{folder / 'users.csv'}: no user for {len(strays):,} of {len(names):,} images ({_list(strays)}); every "
+            "file needs a line file,user: add it, or remove the image"
+        )
+    return ImageFolder(tuple(found), labels, tuple(whose[name] for name in names), others)
 
 
 def choose_shape(images: ImageFolder) -> tuple[tuple[int, int, int], int]:
     """Return the size (channels, height, width) that most users' images have, and how many users cannot change it.
 
     One user is one voice: the size is common to all models. Images of another size are scaled to it. Sides are cut to
-    `MAX_SIDE`, keeping proportions.
+    `MAX_SIDE`, keeping proportions. Files that cannot be read have no say; `read_images` refuses them.
     """
     by_user: dict[str, list[Path]] = {}
     for file, user in zip(images.files, images.users or [""] * len(images.files), strict=True):
         if len(own := by_user.setdefault(user, [])) < _LOOK_AT:
             own.append(file)
-    voices = Counter(Counter(_look(file) for file in own).most_common(1)[0][0] for own in by_user.values())
+    seen = [Counter(shape for file in own if (shape := _look(file)) is not None) for own in by_user.values()]
+    voices = Counter(shapes.most_common(1)[0][0] for shapes in seen if shapes)
+    if not voices:
+        raise InputError(f"{images.files[0]}: not a readable image, nor any other that was looked at")
     # Most voices; among equals the largest, whatever the order of users.
     channels, height, width = max(voices, key=lambda shape: (voices[shape], shape))
     scale = min(1.0, MAX_SIDE / max(height, width))
@@ -90,15 +94,36 @@ def choose_shape(images: ImageFolder) -> tuple[tuple[int, int, int], int]:
 
 
 def read_images(images: ImageFolder, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Read all images in one size, shape (N, C, H, W)."""
+    """Read all images in one size, shape (N, C, H, W); of those that cannot be read, all are counted."""
     channels, height, width = shape
     total = len(images.files) * channels * height * width
     if total > LARGEST_FILE:
         raise TooLargeError(f"{len(images.files):,} images of {height} x {width} take {total:,} bytes; too many")
     made = np.empty((len(images.files), channels, height, width), dtype=np.uint8)
+    broken: list[tuple[str, InputError]] = []
     for place, file in enumerate(images.files):
-        made[place] = read_image(read_bytes(file, MAX_IMAGE_BYTES), shape, str(file))
+        try:
+            made[place] = read_image(read_bytes(file, MAX_IMAGE_BYTES), shape, str(file))
+        except InputError as error:
+            if not _is_broken(error):
+                raise
+            broken.append((str(file), error))
+    if broken:
+        others = f", also {_list([name for name, _ in broken[1:]])}" if broken[1:] else ""
+        raise InputError(
+            f"{broken[0][1]}{others}; {len(broken):,} of {len(images.files):,} images cannot be read: mend them, or "
+            "remove them"
+        ) from broken[0][1]
     return made
+
+
+def _is_broken(error: InputError) -> bool:
+    """Tell whether an error is of a file that is no image; a bomb or a missing package is another matter."""
+    return not isinstance(error, TooLargeError) and not isinstance(error.__cause__, ModuleNotFoundError)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
 def read_image(content: bytes, shape: tuple[int, int, int], what: str) -> NDArray[np.uint8]:
@@ -166,8 +191,14 @@ def _show(picture: Any) -> Any:
     return picture
 
 
-def _look(file: Path) -> tuple[int, int, int]:
-    picture = _open(read_bytes(file, MAX_IMAGE_BYTES), str(file))
+def _look(file: Path) -> tuple[int, int, int] | None:
+    """Return channels, height and width that an image announces; None where it is none."""
+    try:
+        picture = _open(read_bytes(file, MAX_IMAGE_BYTES), str(file))
+    except InputError as error:
+        if not _is_broken(error):
+            raise
+        return None
     width, height = picture.size[::-1] if _turn(picture) > 4 else picture.size
     return 1 if picture.mode in ("1", "L", "F", "LA") or picture.mode.startswith("I") else 3, height, width
 

@@ -249,8 +249,13 @@ def number_names(
         Number of the first value in errors.
     """
     texts = ["" if is_missing(value) else as_text(value) for value in values]
-    if "" in texts:
-        raise InputError(f"{what}: row {texts.index('') + first_row} has none; every sample needs one")
+    bare = [row for row, text in enumerate(texts, first_row) if not text]
+    if bare:
+        shown = ", ".join(map(str, bare[:5])) + ", ..." * (len(bare) > 5)
+        rows = f"row {shown} has none" if len(bare) == 1 else f"rows {shown} have none"
+        raise InputError(
+            f"{what}: {rows} ({len(bare):,} of {len(texts):,}); every sample needs one: fill it in, or remove the row"
+        )
     known = set(texts) if declared is None else set(declared)
     strange = next((row for row, text in enumerate(texts) if text not in known), None)
     if strange is not None:
