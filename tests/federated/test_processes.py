@@ -5,7 +5,7 @@ import time
 import psutil
 import pytest
 
-from codeward.federated._flower_simulation import ProcessTree
+from codeward.federated._flower_simulation import ProcessTree, end_leftovers
 
 #: Starts a child in a session of its own, which starts another, tells both numbers, and waits.
 PARENT = """
@@ -66,6 +66,36 @@ def test_a_number_that_was_given_to_another_process_is_not_signalled(tmp_path):
     other._ident = (other.pid, 1.0)
     tree.known.add(other)
     tree.end(patience=0.1)
+
+
+STARTER_PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from codeward.federated._flower_simulation import STARTER, ProcessTree, name_starter
+
+folder = Path(sys.argv[1])
+told = {"PATH": os.path.dirname(sys.executable), "FLWR_HOME": str(folder / "home"), STARTER: name_starter(os.getpid())}
+ProcessTree([os.path.basename(sys.executable), str(folder / "parent.py")], os.environ | told, folder, folder / "log")
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_simulation_left_running_is_ended_before_another_starts(tmp_path):
+    """SIGKILL leaves no time to end anything: the server would go on training into the folder of the next one."""
+    (tmp_path / "parent.py").write_text(PARENT)
+    (tmp_path / "log").touch()
+    starter = psutil.Popen([sys.executable, "-c", STARTER_PROGRAM, str(tmp_path)])
+    try:
+        numbers = read_numbers(tmp_path / "log")
+        with pytest.raises(ValueError, match=f"process {starter.pid} is training there"):
+            end_leftovers(tmp_path / "home")
+    finally:
+        starter.kill()
+        starter.wait()
+    end_leftovers(tmp_path / "elsewhere")
+    assert set(numbers) <= set(list_processes())
+    end_leftovers(tmp_path / "home")
+    assert not set(numbers) & set(list_processes())
 
 
 def test_a_missing_program_is_named(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
-from codeward.federated import simulate_federation, train_federated
+from codeward.federated import FederationFolder, answer, simulate_federation, train_federated, train_update
 from codeward.federated._flower_simulation import QUIET
 
 
@@ -26,6 +26,31 @@ def test_the_simulation_equals_the_reference_bit_for_bit(tmp_path, users, plan, 
     assert same_bytes(result, honest)
     assert result.keys == honest.keys
     assert result.rounds == honest.rounds
+
+
+@pytest.mark.slow
+def test_a_simulation_goes_on_after_the_last_finished_round(tmp_path, users, plan, honest):
+    """Round 1 was trained with a liar who is honest now: only who trains no more than round 2 gets these bytes."""
+
+    def lie(assignment, samples):
+        if assignment.round == 2:
+            return train_update(assignment, samples)
+        mine = [{name: 2 * array for name, array in model.items()} for model in assignment.models.values()]
+        return answer(assignment, len(samples), dict(zip(assignment.models, mine, strict=True)))
+
+    def stop(assignment, samples):
+        if assignment.round == 2:
+            raise KeyboardInterrupt
+        return train_update(assignment, samples)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_federated(users, plan, {1: lie, 3: stop}, folder=FederationFolder(tmp_path / "federation" / "server"))
+    result = simulate_federation(users, plan, tmp_path, cores=1)
+    expected = train_federated(users, plan, {1: lie})
+    assert expected.keys != honest.keys
+    assert result.keys == expected.keys
+    assert same_bytes(result, expected)
+    assert len(result.rounds) == 2
 
 
 def test_the_simulation_talks_to_nobody_and_installs_nothing():

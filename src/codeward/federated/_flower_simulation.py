@@ -78,20 +78,55 @@ class ProcessTree:
 
     def end(self, patience: float = 15.0) -> None:
         """End the process and everything noted: politely first, after ``patience`` seconds not."""
-        import psutil
-
         self.note()
-        rest = [self.process, *self.known]
-        for signal in ("terminate", "kill"):
-            for process in rest:
-                with suppress(psutil.NoSuchProcess):
-                    getattr(process, signal)()
-            _, rest = psutil.wait_procs(rest, timeout=patience)
-            if not rest:
-                return
+        _end_processes([self.process, *self.known], patience)
+
+
+def _end_processes(rest: list[Any], patience: float) -> None:
+    import psutil
+
+    for signal in ("terminate", "kill"):
+        for process in rest:
+            with suppress(psutil.NoSuchProcess):
+                getattr(process, signal)()
+        _, rest = psutil.wait_procs(rest, timeout=patience)
+        if not rest:
+            return
+
+
+def end_leftovers(home: Path, patience: float = 15.0) -> None:
+    """End what a simulation that was killed left running: a second server would write into the same folder.
+
+    Its processes are known by their environment, which says the folder (``FLWR_HOME``) and who started them
+    (`name_starter`). Where that one still lives, somebody trains there, and this one does not.
+    """
+    import psutil
+
+    left = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it is gone, or somebody else's
+            told = process.environ()
+            if told.get("FLWR_HOME") == str(home) and STARTER in told:
+                left.append((process, told[STARTER]))
+    for _, starter in left:
+        number = int(starter.split()[0])
+        with suppress(psutil.NoSuchProcess):
+            if number != os.getpid() and name_starter(number) == starter:
+                raise InputError(f"{home.parent}: process {number} is training there; wait for it, or end it first")
+    _end_processes([process for process, _ in left], patience)
+
+
+def name_starter(number: int) -> str:
+    """Return what tells a process from all others that have or had its number: number and time of birth."""
+    import psutil
+
+    return f"{number} {psutil.Process(number).create_time()}"
 
 
 _LOG = logging.getLogger("codeward.federated")
+
+#: Who started a simulation, in the environment of its processes.
+STARTER = "CODEWARD_SIMULATION_STARTER"
 
 #: Nothing leaves the machine and nothing is installed: telemetry, update checks, run-time dependencies, usage reports.
 #: Ray listens on loopback only and never joins a cluster that happens to run here. One thread a client, so that results
@@ -231,6 +266,7 @@ def simulate_federations(
     codeward._errors.InputError: ...
     """
     work = Path(folder).resolve()
+    end_leftovers(work / "home")
     waiting: dict[FederationFolder, FederationPlan] = {}
     for one in federations:
         if len(one.users) != one.plan.code.n_users:
@@ -266,7 +302,8 @@ def _simulate(
     write_text_atomic(work / "home" / "config.toml", _CONNECTION.format(port=port))
     tools = Path(sys.executable).parent
     environment = os.environ | QUIET | {
-        "FLWR_HOME": str(work / "home"), "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"
+        "FLWR_HOME": str(work / "home"), STARTER: name_starter(os.getpid()),
+        "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}",
     }  # fmt: skip
     command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess",
                "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]  # fmt: skip
