@@ -214,6 +214,8 @@ def test_what_the_docs_say_without_a_table_is_what_the_records_say(kept):
     cost = mean("cifar10", "patch", "codeward") - mean("cifar10", "validation", "codeward")
     assert f"On CIFAR-10 it costs {100 * cost:.1f} points." in page
     by_seed = [
+        ("Without a defence {}, {} and {} are right by seed", "digits", "adaptive-classes", "none", "triggered"),
+        ("with codeward {}, {} and {}.", "digits", "adaptive-classes", "codeward", "triggered"),
         ("clustering keeps {}, {} and {} by seed", "cifar10", "cover", "clustering", "triggered"),
         ("spectral signatures {}, {} and {}.", "cifar10", "cover", "spectral", "triggered"),
         ("sees {}%, {}% and {}% of it on MNIST by seed", "mnist", "patch", "sentinet", "detected"),
