@@ -29,7 +29,7 @@ def certify_dpa(votes: ArrayLike, n_classes: int) -> NDArray[np.int64]:
     >>> certify_dpa([[1, 1, 1, 1, 0]], n_classes=2)
     array([1])
     """
-    counts, labels = _count_votes(votes, n_classes)
+    counts, labels = _rank_labels(votes, n_classes)
     gap = _vote_gaps(counts, labels)
     return np.asarray(gap.min(axis=1) // 2, dtype=np.int64)
 
@@ -48,7 +48,7 @@ def certify_finite_aggregation(votes: ArrayLike, code: Code, n_classes: int) -> 
     array([0])
     """
     checked = check_votes(votes, code.n_models, n_classes)
-    counts, labels = _count_votes(checked, n_classes)
+    counts, labels = _rank_labels(checked, n_classes)
     gaps = _vote_gaps(counts, labels)
     radius = np.full(labels.size, code.n_users, dtype=np.int64)
     for t in range(n_classes):
@@ -148,7 +148,7 @@ def certify_bagging(
     """
     from scipy.stats import beta  # as long to import as all else here
 
-    counts, labels = _count_votes(votes, n_classes)
+    counts, labels = _rank_labels(votes, n_classes)
     whole = all(isinstance(value, int | np.integer) and value >= 1 for value in (n_users, bag_size))
     if not whole or not 0 < alpha < 1 or (not replacement and bag_size > n_users):
         raise InputError(f"bagging: alpha {alpha} is not in (0, 1) or bag size {bag_size} does not fit {n_users} users")
@@ -172,7 +172,7 @@ def certify_bagging(
     return np.asarray(held.sum(axis=1) - 1, dtype=np.int64)
 
 
-def _count_votes(votes: ArrayLike, n_classes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _rank_labels(votes: ArrayLike, n_classes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the votes of each label (N, c), and the plurality label, ties to the smaller (argmax takes the first)."""
     if not isinstance(n_classes, int | np.integer) or n_classes < 2:
         raise InputError(f"n_classes must be a whole number of at least 2, got {n_classes}")

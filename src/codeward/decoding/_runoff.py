@@ -13,7 +13,7 @@ from codeward._errors import InputError, TooLargeError
 from codeward.codes import Code
 from codeward.decoding._assumptions import check_votes
 from codeward.decoding._decoded import ALARM, Decoded
-from codeward.decoding._vote_counting import count_votes
+from codeward.decoding._vote_counting import tally_votes
 
 #: Most numbers that `RunOffCounts.count` keeps.
 _MOST_COUNTS = 1 << 28
@@ -227,7 +227,7 @@ class RunOffDecoder:
             rows, a, b = np.arange(len(scores)), finalists[:, 0], finalists[:, 1]
             return finalists, np.stack([scores.pairs[rows, a, b], scores.pairs[rows, b, a]], axis=1), first
         checked = check_scores(scores, n_models, self.n_classes)
-        first = count_votes(checked.argmax(axis=2), checked.shape[2])
+        first = tally_votes(checked.argmax(axis=2), checked.shape[2])
         finalists = _find_finalists(first)
         a, b = np.split(np.take_along_axis(checked, finalists[:, None, :], axis=2), 2, axis=2)
         ahead = np.count_nonzero(a >= b, axis=(1, 2))
@@ -297,7 +297,7 @@ class AppealDecoder:
     def _decide(self, votes: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
         """Verdicts (N,), shares in the vote that decided (N, c), and all votes (N, c)."""
         checked = check_votes(votes, self.code.n_models, self.n_classes)
-        first, second = (count_votes(part, self.n_classes) for part in np.split(checked, [self.n_first], axis=1))
+        first, second = (tally_votes(part, self.n_classes) for part in np.split(checked, [self.n_first], axis=1))
         chosen = np.where(first.max(axis=1, keepdims=True, initial=0) > self.most, first, second)
         shares = chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
         return np.argmax(chosen, axis=1).astype(np.int64), shares, first + second

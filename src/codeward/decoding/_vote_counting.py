@@ -68,10 +68,10 @@ class PluralityDecoder:
         checked = check_votes(votes, self.code.n_models if self.code is not None else None, self.n_classes)
         if checked.shape[1] == 0:
             raise InputError("votes: no models voted")
-        return count_votes(checked, self.n_classes or int(checked.max(initial=0)) + 1)
+        return tally_votes(checked, self.n_classes or int(checked.max(initial=0)) + 1)
 
 
-def count_votes(votes: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
+def tally_votes(votes: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
     """Votes per class, shape (N, c), for checked votes of shape (N, m)."""
     n_inputs = votes.shape[0]
     cells = np.arange(n_inputs)[:, None] * n_classes + votes
@@ -324,7 +324,7 @@ class NearestDecoder:
         """Verdicts (N,), explained labels (N, c) and votes per class (N, c)."""
         checked = check_votes(votes, self.code.n_models, self.n_classes)
         distinct, inverse = distinct_rows(checked, self.n_classes)
-        counts = count_votes(checked, self.n_classes)
+        counts = tally_votes(checked, self.n_classes)
         explained = (self._count_unlike(distinct) <= self.n_errors)[inverse]
         only = explained.sum(axis=1) == 1
         return np.where(only, explained.argmax(axis=1), NO_VERDICT).astype(np.int64), explained, counts
