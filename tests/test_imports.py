@@ -1,7 +1,11 @@
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import codeward
 
 
 @pytest.mark.parametrize(
@@ -34,10 +38,17 @@ def test_a_label_that_nobody_named_is_asked_for_before_anything_heavy_is_loaded(
 
 
 def test_every_public_name_can_be_imported():
-    import codeward
-
     for name in codeward.__all__:
         assert getattr(codeward, name) is not None
     assert set(codeward.__all__) <= set(dir(codeward))
     with pytest.raises(AttributeError, match="nothing_like_it"):
         codeward.nothing_like_it  # noqa: B018
+
+
+def test_names_are_found_in_a_zip_archive_too(tmp_path):
+    archive = shutil.make_archive(str(tmp_path / "all"), "zip", Path(codeward.__file__).parents[1], "codeward")
+    check = (
+        "import codeward, codeward.runs; print(codeward.__file__, codeward.Code.__name__, codeward.runs.share(1, 2))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], env={"PYTHONPATH": archive}, capture_output=True, text=True)
+    assert done.stdout == f"{archive}/codeward/__init__.py Code {{'count': 1, 'of': 2}}\n"

@@ -68,4 +68,4 @@ __all__ = [
     "train_update",
 ]
 
-__getattr__, __dir__ = attach(__name__, __file__)
+__getattr__, __dir__ = attach(__name__)

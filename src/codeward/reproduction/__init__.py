@@ -79,4 +79,4 @@ if TYPE_CHECKING:
     from codeward.reproduction._writer_study import attack_writers, count_with_everybody, study_writers, vote_writers
     from codeward.reproduction._writers import WriterData, make_writer_codes
 
-__getattr__, __dir__ = attach(__name__, __file__)
+__getattr__, __dir__ = attach(__name__)

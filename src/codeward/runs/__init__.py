@@ -159,4 +159,4 @@ if TYPE_CHECKING:
     )
     from codeward.runs._stated_guarantees import StatedGuarantee, count_words, state_guarantees, sum_up_guarantees
 
-__getattr__, __dir__ = attach(__name__, __file__)
+__getattr__, __dir__ = attach(__name__)

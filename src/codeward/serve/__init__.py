@@ -41,4 +41,4 @@ __all__ = [
     "serve_run",
 ]
 
-__getattr__, _ = attach(__name__, __file__)
+__getattr__, _ = attach(__name__)

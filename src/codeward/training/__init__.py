@@ -44,4 +44,4 @@ if TYPE_CHECKING:
     from codeward.training._train import train_ensemble, train_ensembles
     from codeward.training._training_settings import MODERN, PRESETS, TrainingSettings, choose_recipe
 
-__getattr__, __dir__ = attach(__name__, __file__)
+__getattr__, __dir__ = attach(__name__)
