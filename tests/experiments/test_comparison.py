@@ -25,10 +25,10 @@ from codeward.experiments.comparison import (
     search_classes,
     search_plan,
 )
-from codeward.experiments.comparison._coded_defences import check_certificates
+from codeward.experiments.comparison._coded_defences import check_certificates, collect_votes
 from codeward.experiments.comparison._comparison import Stage
 from codeward.report import ComparedRecords, pack_comparison, write_comparison
-from codeward.training import PRESETS
+from codeward.training import PRESETS, train_ensembles
 
 PAIR = load_dataset("digits")
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -176,6 +176,7 @@ def test_a_fold_judges_on_training_images_alone_and_older_records_keep_their_dig
         ("seeds: [a]", "seeds: expected whole numbers"),
         ("inputs: many", "inputs: expected a whole number of at least 1"),
         ("recipe: fast", "modern or paper"),
+        ("costs: 3", "costs: expected true or false"),
     ],
 )
 def test_bad_configurations_are_one_line(tmp_path, capsys, text, message):
@@ -193,6 +194,31 @@ def test_votes_are_kept_and_decoded_without_training(tmp_path, monkeypatch):
     figures = [record["figures"] for _, record in run_comparison(given, tmp_path)]
     assert [found["clean"]["of"] for found in figures] == [60, 60]
     assert all(found["broken"]["count"] == 0 for found in figures)
+
+
+def test_all_scenes_train_in_one_go_and_vote_as_each_alone(tmp_path, monkeypatch):
+    defences = ("none", "strip", "partition", "paper")
+    given = Comparison(
+        attacks=("none", "patch"), defences=defences, seeds=(0, 1), epochs=1, inputs=60, effort=0.5, costs=False
+    )
+    calls = []
+
+    def count(tasks, settings, seed, **others):
+        calls.append(len(tasks))
+        return train_ensembles(tasks, settings, seed, **others)
+
+    monkeypatch.setattr("codeward.experiments.comparison._scene.train_ensembles", count)
+    assert list(run_comparison(given, tmp_path / "pooled", votes_only=True)) == []
+    assert calls[0] == 2 * 2 * (2 * 2 + 1)  # two codes with and without the attack, and one model, in each scene
+    stage = Stage(given, tmp_path / "single", None)
+    split = [DEFENCES[name].run for name in ("partition", "paper")]
+    for attack, seed in ((attack, seed) for attack in given.attacks for seed in given.seeds):
+        collect_votes(stage.scene(attack, seed), split)
+    pooled, single = (sorted((tmp_path / place / "votes").iterdir()) for place in ("pooled", "single"))
+    assert len(pooled) == 8
+    assert [(file.name, file.read_bytes()) for file in pooled] == [(file.name, file.read_bytes()) for file in single]
+    monkeypatch.setattr("codeward.training._train.run_engine", None)  # nothing is left to train
+    assert len(list(run_comparison(given, tmp_path / "pooled"))) == 16
 
 
 def test_updates_are_attacked_only_where_users_send_some():

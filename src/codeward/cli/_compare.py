@@ -20,7 +20,7 @@ def compare(
     smoke: bool = typer.Option(False, "--smoke", help="Two attacks, six defences, one seed: seconds on digits."),
     output: Path = typer.Option(Path("runs/compare"), "-o", "--output", help="Folder; what is there is kept."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where data sets are; else CODEWARD_DATA."),
-    votes_only: bool = typer.Option(False, "--votes-only", help="Train coded defences and keep their votes."),
+    votes_only: bool = typer.Option(False, "--votes-only", help="Train all models in one go, keep votes."),
     pack: Path = typer.Option(None, "--pack", metavar="FILE", help="Also put all records into one .jsonl.gz."),
     as_json: bool = typer.Option(False, "--json", help="Print figures and files as one JSON object."),
 ) -> None:
@@ -33,8 +33,6 @@ def compare(
 
     Example: codeward compare configs/compare-mnist.yaml -o runs/compare-mnist
     """
-    from codeward._progress import show_progress
-
     if config is not None and not config.is_file():
         raise InputError(f"{config}: no such configuration file")
     if config is not None and config.suffix == ".gz":
@@ -55,9 +53,8 @@ def compare(
     else:
         given = Comparison() if config is None else Comparison.load(config)
     figures = {}
-    with show_progress("compare", given.n_cells, not as_json) as bar:
-        for cell, record in run_comparison(given, output, data_dir, bar, votes_only):
-            figures[cell.name] = record["figures"]
+    for cell, record in run_comparison(given, output, data_dir, not as_json, votes_only):
+        figures[cell.name] = record["figures"]
     if votes_only:
         typer.echo(json.dumps({"votes": str(output / "votes")}) if as_json else f"votes: {output / 'votes'}")
         return

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from codeward._errors import UnmetError
 from codeward._files import write_atomic
+from codeward._progress import Shown
 from codeward.certificates import certify
 from codeward.codes import Code, bagging_code, design, inspect, named_code, partition_code, shifted_hash_code
 from codeward.data import Samples, render
@@ -25,7 +26,7 @@ from codeward.decoding import (
     VoteSet,
     make_decoder,
 )
-from codeward.experiments.comparison._scene import Outcome, Scene
+from codeward.experiments.comparison._scene import Outcome, Scene, train_scenes
 from codeward.runs import round_scores
 from codeward.training import vote
 
@@ -78,10 +79,8 @@ def collect_votes(scene: Scene, defences: Sequence[CodedDefence]) -> dict[str, d
     codes = {code.digest: (code, one.scores) for one in defences for code in [one.code(scene)]}
     found = {digest: kept for digest in codes if (kept := _read_votes(scene, digest)) is not None}
     missing = {digest: pair for digest, pair in codes.items() if digest not in found}
-    attacked = scene.train_all([code for code, _ in missing.values()], scene.users)
-    # Without the attack most models are the same ones, which the store has.
-    clean = scene.train_all([code for code, _ in missing.values()], scene.honest) if scene.attackers else attacked
-    for (digest, (_, with_scores)), hit, free in zip(missing.items(), attacked, clean, strict=True):
+    trained = train_scenes([task for code, _ in missing.values() for task in _tasks(scene, code)])
+    for (digest, (_, with_scores)), hit, free in zip(missing.items(), trained[::2], trained[1::2], strict=True):
         heard = scene.score(hit, [scene.validation, scene.clean, scene.triggered])
         heard += free.score_all([scene.triggered])
         names = ("validation", "clean", "triggered", "unattacked")
@@ -93,6 +92,38 @@ def collect_votes(scene: Scene, defences: Sequence[CodedDefence]) -> dict[str, d
             write_atomic(_votes_file(scene, digest), partial(_write_arrays, kept))
         found[digest] = kept
     return found
+
+
+def train_ahead(scenes: Sequence[Scene], defences: Sequence[CodedDefence], alone: bool, progress: Shown) -> None:
+    """Train the models of all scenes in one go and leave them in the store, where `collect_votes` finds them.
+
+    Parameters
+    ----------
+    scenes : sequence of Scene
+        They share a store.
+    defences : sequence of CodedDefence
+        Those whose votes of a scene are kept need no models.
+    alone : bool
+        Also the one model on everybody's data, which the defences around a single model start from.
+    progress : Progress or bool, optional
+    """
+    tasks = [
+        task
+        for scene in scenes
+        for code in {code.digest: code for one in defences for code in [one.code(scene)]}.values()
+        if _read_votes(scene, code.digest) is None
+        for task in _tasks(scene, code)
+    ]
+    tasks += [(scene, scene.everybody, scene.users) for scene in scenes if alone]
+    train_scenes(tasks, progress)
+
+
+def _tasks(scene: Scene, code: Code) -> list[tuple[Scene, Code, Sequence[Samples]]]:
+    """Return what a code's models are trained on: what users hand in, and the same without the attack.
+
+    Most models of the second are those of the first, and are trained once.
+    """
+    return [(scene, code, scene.users), (scene, code, scene.honest)]
 
 
 def decode_votes(scene: Scene, code: Code, heard: dict[str, NDArray[Any]], defence: CodedDefence) -> Outcome:

@@ -14,11 +14,23 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward._files import read_json, write_text_atomic
-from codeward._progress import Progress, silent
-from codeward.data import DatasetPair, load_dataset
-from codeward.experiments.comparison._coded_defences import CodedDefence, collect_votes, make_fitted
+from codeward._progress import Shown, show_progress
+from codeward.data import DatasetPair, Samples, load_dataset
+from codeward.experiments.comparison._coded_defences import (
+    CodedDefence,
+    collect_votes,
+    make_fitted,
+    train_ahead,
+)
 from codeward.experiments.comparison._defences import DEFENCES, NAMED_CODES
-from codeward.experiments.comparison._scene import ATTACKS, AttackPlan, Scene, join_samples, measure_outcome
+from codeward.experiments.comparison._scene import (
+    ATTACKS,
+    UPDATE_ATTACKS,
+    AttackPlan,
+    Scene,
+    join_samples,
+    measure_outcome,
+)
 from codeward.experiments.comparison._simulated_attacks import (
     Battlefield,
     Freedom,
@@ -64,6 +76,9 @@ class Comparison:
     fold : int
         0 for the data set's own test set; f for the f-th part of the training images of that size in its place, so that
         a setting can be judged on other inputs than those it was chosen on.
+    costs : bool
+        Whether seconds are measured where nobody attacks: every defence then trains all of its models there itself.
+        Without, models and votes of those cells are shared and kept as elsewhere.
 
     Examples
     --------
@@ -83,6 +98,7 @@ class Comparison:
     inputs: int | None = None
     effort: float = 1.0
     fold: int = 0
+    costs: bool = True
 
     def __post_init__(self) -> None:
         for name in ("attacks", "defences", "seeds"):
@@ -94,6 +110,8 @@ class Comparison:
                 raise InputError(f"{name}: expected a whole number of at least {lowest}, got {value!r}")
         if not self.seeds or any(type(seed) is not int or seed < 0 for seed in self.seeds):
             raise InputError(f"seeds: expected whole numbers, 0 or more, got {list(self.seeds)}")
+        if type(self.costs) is not bool:
+            raise InputError(f"costs: expected true or false, got {self.costs!r}")
         if self.recipe not in ("modern", "paper"):
             raise InputError(f"recipe: expected modern or paper, got {self.recipe!r}")
         for name, known in (("attacks", ATTACKS), ("defences", DEFENCES)):
@@ -109,18 +127,28 @@ class Comparison:
         if not 1 <= 2 * self.attackers <= self.users:
             raise InputError(f"attackers: expected 1 to {self.users // 2} (two groups attack), got {self.attackers}")
 
+    def list_cells(self) -> list["ComparedCell"]:
+        """Return the cells, by seed and attack: every attack meets the defences that it can meet."""
+        return [
+            ComparedCell(attack, defence, seed)
+            for seed in self.seeds
+            for attack in self.attacks
+            for defence in self.defences
+            if DEFENCES[defence].meets(attack)
+        ]
+
     @property
     def n_cells(self) -> int:
-        """Number of cells: attacks times defences that they can meet, times seeds."""
-        met = sum(DEFENCES[defence].meets(attack) for attack in self.attacks for defence in self.defences)
-        return met * len(self.seeds)
+        """Number of cells."""
+        return len(self.list_cells())
 
     @property
     def digest(self) -> str:
         """SHA-256 of what decides the figures of a cell; which cells there are does not."""
         content = {k: v for k, v in asdict(self).items() if k not in ("attacks", "defences", "seeds")}
-        if not self.fold:
-            del content["fold"]  # records from before there were folds
+        for name, value in (("fold", 0), ("costs", True)):  # records from before there were such settings
+            if content[name] == value:
+                del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @classmethod
@@ -161,13 +189,13 @@ def run_comparison(
     comparison: Comparison,
     folder: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: Shown = None,
     votes_only: bool = False,
 ) -> Iterator[tuple[ComparedCell, dict[str, Any]]]:
     """Run every cell that has no record, and yield all records.
 
-    Seconds are processor time. Where nobody attacks every defence trains all of its models, and those cells are what
-    costs are compared by; elsewhere models that several defences or attacks share are trained once.
+    Seconds are processor time. Where nobody attacks every defence trains all of its models (`Comparison.costs`), and
+    those cells are what costs are compared by; elsewhere models that defences or attacks share are trained once.
 
     Parameters
     ----------
@@ -175,10 +203,12 @@ def run_comparison(
     folder : path-like
         Gets ``records``, ``votes`` of coded defences, ``plans`` of adaptive attackers and a ``store`` of models.
     data_dir : path-like, optional
-    progress : Progress, optional
+    progress : Progress or bool, optional
+        Show on stderr what is done.
     votes_only : bool
-        Train the sub-models of coded defences and keep their votes, all codes of a scene in one go; decode nothing. The
-        same call without it, there or on another machine, goes on from the votes.
+        Train the sub-models of coded defences and keep their votes, and what defences around one model start from;
+        decode nothing. All models are trained in one go, those of searched attacks, which are planned against votes of
+        others, in a second. The same call without it, there or on another machine, goes on from the votes.
 
     Examples
     --------
@@ -190,29 +220,48 @@ def run_comparison(
     >>> record == again, record["figures"]["clean"]["of"]
     (True, 270)
     """
-    place, bar = Path(folder), progress or silent()
+    place = Path(folder)
     stage, compiled = Stage(comparison, place, data_dir), False
-    for seed in comparison.seeds:
-        for attack in comparison.attacks:
-            met = [name for name in comparison.defences if DEFENCES[name].meets(attack)]
-            if votes_only:
-                split = [one for name in met if isinstance(one := DEFENCES[name].run, CodedDefence)]
-                collect_votes(stage.scene(attack, seed), split)
-                bar.advance(len(met), f"{attack}-seed{seed}")
-                continue
-            for defence in met:
-                cell = ComparedCell(attack, defence, seed)
-                file = place / "records" / f"{cell.name}.json"
-                record = _find_record(file, comparison)
-                if record is None:
-                    if attack == "none" and not compiled:
-                        DEFENCES["none"].run(stage.scene(attack, seed))  # what is compiled once is no defence's cost
-                        compiled = True
-                    text = json.dumps(_measure(comparison, cell, stage.scene(attack, seed)), indent=1)
-                    write_text_atomic(file, text + "\n")
-                    record = json.loads(text)  # as it will be read the next time
-                bar.advance(1, cell.name)
-                yield cell, record
+    if votes_only:
+        _vote_ahead(stage, progress)
+        return
+    with show_progress("compare", comparison.n_cells, progress) as bar:
+        for cell in comparison.list_cells():
+            file = place / "records" / f"{cell.name}.json"
+            record = _find_record(file, comparison)
+            if record is None:
+                if cell.attack == "none" and comparison.costs and not compiled:
+                    # What is compiled once is no defence's cost.
+                    DEFENCES["none"].run(stage.scene(cell.attack, cell.seed))
+                    compiled = True
+                text = json.dumps(_measure(comparison, cell, stage.scene(cell.attack, cell.seed)), indent=1)
+                write_text_atomic(file, text + "\n")
+                record = json.loads(text)  # as it will be read the next time
+            bar.advance(1, cell.name)
+            yield cell, record
+
+
+def _vote_ahead(stage: "Stage", progress: Shown) -> None:
+    """Train and vote for all cells; searched attacks after the others, whose votes they are planned against."""
+    given = stage.comparison
+    runs = [DEFENCES[name] for name in given.defences]
+    split = [one.run for one in runs if isinstance(one.run, CodedDefence)]
+    alone = any(not one.federated and not isinstance(one.run, CodedDefence) for one in runs)
+    own = progress if isinstance(progress, bool) else None  # a caller's own counts scenes, and nothing else
+    # Cells that measure costs train for themselves.
+    names = [name for name in given.attacks if name not in UPDATE_ATTACKS and (name != "none" or not given.costs)]
+    for searched in (False, True):
+        chosen = [(name, seed) for seed in given.seeds for name in names if name.startswith("adaptive") == searched]
+        scenes = []
+        with show_progress("plan", len(chosen), own and searched) as planning:
+            for attack, seed in chosen:
+                scenes.append(stage.scene(attack, seed))
+                planning.advance(1, f"{attack}-seed{seed}")
+        train_ahead(scenes, split, alone, own)
+        with show_progress("vote", len(scenes), progress) as bar:
+            for scene in scenes:
+                collect_votes(scene, split)
+                bar.advance(1, f"{scene.name}-seed{scene.seed}")
 
 
 class Stage:
@@ -221,6 +270,7 @@ class Stage:
     def __init__(self, comparison: Comparison, place: Path, data_dir: str | os.PathLike[str] | None) -> None:
         self.comparison, self.place, self.data_dir = comparison, place, data_dir
         self._last: Scene | None = None
+        self._honest: dict[int, tuple[Samples, ...]] = {}
 
     @cached_property
     def pair(self) -> DatasetPair:
@@ -247,8 +297,8 @@ class Stage:
         last = self._last
         if last is None or (last.name, last.seed) != (attack, seed):
             plan = self._find_plan(attack, seed) if attack.startswith("adaptive") else None
-            # Costs are measured where nobody attacks, so no model and no vote is taken from elsewhere there.
-            last = self._make(attack, seed, plan, None if attack == "none" else self.place)
+            # Where costs are measured, no model and no vote is taken from elsewhere.
+            last = self._make(attack, seed, plan, None if attack == "none" and self.comparison.costs else self.place)
         self._last = replace(last, seconds={})
         return self._last
 
@@ -256,10 +306,14 @@ class Stage:
         given = self.comparison
         fraction = FRACTIONS.get(given.dataset, FRACTION) if given.fraction is None else given.fraction
         store = None if kept is None else ModelStore(kept / "store")
-        return make_scene(
+        scene = make_scene(
             attack, self.pair, self.settings, given.users, given.attackers, fraction, seed, store, kept, plan,
             given.inputs, given.effort, given.recipe,
         )  # fmt: skip
+        # All scenes of a seed have the same honest users: one copy of them.
+        shared = self._honest.setdefault(seed, scene.honest)
+        both = zip(scene.users, scene.honest, shared, strict=True)
+        return replace(scene, honest=shared, users=tuple(same if new is own else new for new, own, same in both))
 
     def _find_plan(self, attack: str, seed: int) -> AttackPlan:
         """Read what adaptive attackers agreed on, or search for it: against codeward without an attack."""

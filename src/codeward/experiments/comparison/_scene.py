@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codeward._files import read_json
+from codeward._progress import Shown
 from codeward.attacks import AttackGroup
 from codeward.codes import Code
 from codeward.data import Overlay, Samples
 from codeward.decoding import alarm_threshold
 from codeward.runs import share
-from codeward.training import Ensemble, ModelStore, TrainingSettings, train_ensembles
+from codeward.training import Ensemble, ModelStore, TrainingSettings, plan_models, train_ensembles
 
 #: The attacks by name. Those of `UPDATE_ATTACKS` need users who train for themselves; the others hand in data.
 ATTACKS: dict[str, str] = {
@@ -182,27 +183,22 @@ class Scene:
         """All users' data as one set."""
         return join_samples(self.users)
 
-    def train_all(self, codes: Sequence[Code], users: Sequence[Samples]) -> list[Ensemble]:
-        """Train the sub-models of several codes in one go."""
-        found: dict[str, Ensemble] = {}
-        for settings in dict.fromkeys(map(self.settings_of, codes)):
-            alike = [code for code in codes if self.settings_of(code) == settings]
-            tasks = [(users, code) for code in alike]
-            trained = train_ensembles(tasks, settings, self.seed, store=self.store, device="auto")
-            found |= {code.digest: ensemble for code, ensemble in zip(alike, trained, strict=True)}
-        return [found[code.digest] for code in codes]
-
     def settings_of(self, code: Code) -> TrainingSettings:
         """Return how the models of a code are trained: the recipe for their size, shortened by the effort."""
         if self.effort == 1:
             return self.settings
-        samples = len(self.pooled) / code.n_users * float(code.matrix.sum(axis=1).mean())
+        samples = sum(map(len, self.users)) / code.n_users * float(code.matrix.sum(axis=1).mean())
         epochs = self.settings.for_samples(round(samples)).epochs
         return replace(self.settings, epochs=max(1, round(self.effort * epochs)))
 
     def train_one(self) -> Ensemble:
         """Train one model on everybody's data, as one would without a defence."""
-        return self.train_all([Code(np.ones((1, len(self.users)), dtype=bool))], self.users)[0]
+        return train_scenes([(self, self.everybody, self.users)])[0]
+
+    @property
+    def everybody(self) -> Code:
+        """The code of one model that learns from all users."""
+        return Code(np.ones((1, len(self.users)), dtype=bool))
 
     def train_each(self, sets: Sequence[Samples], **changes: Any) -> list[Ensemble]:
         """Train a model on each of several data sets in one go, with other settings where given."""
@@ -210,6 +206,22 @@ class Scene:
         settings = replace(self.settings_of(alone), **changes)
         tasks = [((samples,), alone) for samples in sets]
         return train_ensembles(tasks, settings, self.seed, store=self.store, device="auto")
+
+
+def train_scenes(wanted: Sequence[tuple[Scene, Code, Sequence[Samples]]], progress: Shown = None) -> list[Ensemble]:
+    """Train the sub-models of codes on users' data, of any number of scenes that share a store, in one go.
+
+    A GPU has then something to do all the time: a scene alone has few models to train, and starting takes seconds.
+    """
+    recipes = [scene.settings_of(code) for scene, code, _ in wanted]
+    found: dict[int, Ensemble] = {}
+    for settings in dict.fromkeys(recipes):
+        places = [place for place, own in enumerate(recipes) if own == settings]
+        tasks = [(users, plan_models(code, scene.seed)) for scene, code, users in (wanted[place] for place in places)]
+        store = wanted[places[0]][0].store
+        trained = train_ensembles(tasks, settings, 0, store=store, device="auto", progress=progress)  # plans have seeds
+        found |= dict(zip(places, trained, strict=True))
+    return [found[place] for place in range(len(wanted))]
 
 
 def join_samples(parts: Sequence[Samples]) -> Samples:
