@@ -138,6 +138,19 @@ def test_a_recipe_by_size_looks_at_the_models_own_samples_only():
         TrainingSettings(epochs=BY_SIZE)
 
 
+def test_models_of_unlike_sizes_are_all_trained_each_as_it_would_be_alone(monkeypatch):
+    recipe = replace(MODERN["images"], architecture="mlp", epochs=1)
+    users, code = make_users(sizes=(2_500, 40), shape=(1, 4, 4)), Code([[1, 0], [0, 1], [1, 1]])
+    assert recipe.for_samples(2_500).batch_size != recipe.for_samples(40).batch_size
+    together = train_ensemble(users, code, recipe, 1, device="cpu")
+    for model, plan in enumerate(plan_models(code, 1)):
+        alone = train_ensemble(users, [plan], recipe, 1, device="cpu")
+        assert same(together.weights(model), alone.weights(0))
+    monkeypatch.setattr("codeward.training._loop_engine.train_loop", lambda jobs, context: None)
+    with pytest.raises(RuntimeError, match="3 of 3 models were not trained"):
+        train_ensemble(users, code, recipe, 1, device="cpu")
+
+
 def test_recipes_have_names():
     assert choose_recipe("cifar10", "paper") is PRESETS["cifar10"]
     assert choose_recipe("digits") is PRESETS["digits"]

@@ -67,7 +67,7 @@ class TrainingContext:
     finish : callable
         Takes a job and its final weights (on the CPU) as soon as they are known: a run that is killed later keeps them.
     stop : threading.Event
-        Set when the caller gives up; engines return at the next step.
+        Set when one of the threads that train fails, or Ctrl-C comes; the others return at the next step.
     start : dict of Tensor, optional
         Weights that networks start from instead of random ones.
     """
@@ -305,8 +305,17 @@ def run_engine(engine: str, jobs: Sequence[Job], context: TrainingContext) -> No
         from codeward.training._compiled_engine import train_compiled as train
     else:
         from codeward.training._loop_engine import train_loop as train
+    done: set[str] = set()
+
+    def finish(job: Job, weights: Weights) -> None:
+        context.finish(job, weights)
+        done.add(job.key)
+
     for settings, alike in group_by_recipe(jobs, context.sizes, context.settings).items():
-        train(alike, replace(context, settings=settings))
+        # An event of their own: threads set it when they end, and the next group would find itself stopped.
+        train(alike, replace(context, settings=settings, finish=finish, stop=threading.Event()))
+    if len(done) < len(jobs):
+        raise RuntimeError(f"engine {engine}: {len(jobs) - len(done)} of {len(jobs)} models were not trained")
 
 
 def group_by_recipe(

@@ -1,7 +1,6 @@
 """From users' data and a code to its trained sub-models."""
 
 import json
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -211,7 +210,7 @@ def train_ensembles(
             train_on_cluster(cluster, list(jobs.values()), pool, recipe, reporter, finish)
         elif jobs:
             resident = DeviceSamples(pool, settings, place)
-            context = TrainingContext(settings, precision, shape, sizes, resident, reporter, finish, threading.Event())
+            context = TrainingContext(settings, precision, shape, sizes, resident, reporter, finish)
             run_engine(chosen, list(jobs.values()), context)
     return ensembles
 
