@@ -191,7 +191,9 @@ def test_votes_are_kept_and_decoded_without_training(tmp_path, monkeypatch):
     assert list(run_comparison(given, tmp_path, votes_only=True)) == []
     assert len(list((tmp_path / "votes").iterdir())) == 2
     monkeypatch.setattr("codeward.experiments.comparison._scene.train_ensembles", None)
-    figures = [record["figures"] for _, record in run_comparison(given, tmp_path)]
+    records = [record for _, record in run_comparison(given, tmp_path)]
+    assert all(record["trained"]["hardware"]["device"] == record["hardware"]["device"] for record in records)
+    figures = [record["figures"] for record in records]
     assert [found["clean"]["of"] for found in figures] == [60, 60]
     assert all(found["broken"]["count"] == 0 for found in figures)
 

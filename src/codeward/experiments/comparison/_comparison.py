@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
+import torch
 
 from codeward._errors import InputError
-from codeward._files import read_json, write_text_atomic
+from codeward._files import read_json, write_json, write_text_atomic
 from codeward._progress import Shown, show_progress
 from codeward.data import DatasetPair, Samples, load_dataset
 from codeward.experiments.comparison._coded_defences import (
@@ -234,7 +235,7 @@ def run_comparison(
                     # What is compiled once is no defence's cost.
                     DEFENCES["none"].run(stage.scene(cell.attack, cell.seed))
                     compiled = True
-                text = json.dumps(_measure(comparison, cell, stage.scene(cell.attack, cell.seed)), indent=1)
+                text = json.dumps(_measure(stage, cell), indent=1)
                 write_text_atomic(file, text + "\n")
                 record = json.loads(text)  # as it will be read the next time
             bar.advance(1, cell.name)
@@ -262,6 +263,8 @@ def _vote_ahead(stage: "Stage", progress: Shown) -> None:
             for scene in scenes:
                 collect_votes(scene, split)
                 bar.advance(1, f"{scene.name}-seed{scene.seed}")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    write_json(stage.trained_file, describe_machine("cpu" if gpu is None else "cuda", gpu))
 
 
 class Stage:
@@ -271,6 +274,12 @@ class Stage:
         self.comparison, self.place, self.data_dir = comparison, place, data_dir
         self._last: Scene | None = None
         self._honest: dict[int, tuple[Samples, ...]] = {}
+        self._fields: dict[int, tuple[Battlefield, Battlefield]] = {}
+
+    @property
+    def trained_file(self) -> Path:
+        """Says on which machine models were trained ahead, where cells are measured on another."""
+        return self.place / "trained.json"
 
     @cached_property
     def pair(self) -> DatasetPair:
@@ -319,16 +328,7 @@ class Stage:
         """Read what adaptive attackers agreed on, or search for it: against codeward without an attack."""
         file = self.place / "plans" / f"{attack}-seed{seed}.json"
         if not file.is_file():
-            defence = DEFENCES["codeward"].run
-            assert isinstance(defence, CodedDefence)
-            scene = self._make("none", seed, None, self.place)
-            code = defence.code(scene)
-            heard = collect_votes(scene, [defence])[code.digest]["validation"]
-            decoder = make_fitted(scene, code, heard, defence)
-            arena, wide = (
-                Battlefield(code, decoder, heard[:number].astype(np.float32), scene.validation.labels[:number])
-                for number in (_SEARCHED, _SEARCHED_BY_CLASS)
-            )
+            arena, wide = self._find_fields(seed)
             goal = attack.removeprefix("adaptive-")
             freedom = _FREEDOM.get(goal, "own-targets")
             wanted = cast(Goal, goal if goal in get_args(Goal) else "label")
@@ -339,8 +339,25 @@ class Stage:
             write_text_atomic(file, json.dumps({**asdict(plan), "harm": harm}) + "\n")
         return AttackPlan.load(file)
 
+    def _find_fields(self, seed: int) -> tuple[Battlefield, Battlefield]:
+        """Return what plans are tried on, one by one and by class: codeward without an attack, fitted once a seed."""
+        if seed not in self._fields:
+            defence = DEFENCES["codeward"].run
+            assert isinstance(defence, CodedDefence)
+            scene = self._make("none", seed, None, self.place)
+            code = defence.code(scene)
+            heard = collect_votes(scene, [defence])[code.digest]["validation"]
+            decoder = make_fitted(scene, code, heard, defence)
+            arena, wide = (
+                Battlefield(code, decoder, heard[:number].astype(np.float32), scene.validation.labels[:number])
+                for number in (_SEARCHED, _SEARCHED_BY_CLASS)
+            )
+            self._fields[seed] = arena, wide
+        return self._fields[seed]
 
-def _measure(comparison: Comparison, cell: ComparedCell, scene: Scene) -> dict[str, Any]:
+
+def _measure(stage: Stage, cell: ComparedCell) -> dict[str, Any]:
+    comparison, scene = stage.comparison, stage.scene(cell.attack, cell.seed)
     start, defence = time.process_time(), DEFENCES[cell.defence]
     outcome = defence.run(scene)
     seconds, inference = time.process_time() - start, scene.seconds.get("inference", 0.0)
@@ -359,7 +376,8 @@ def _measure(comparison: Comparison, cell: ComparedCell, scene: Scene) -> dict[s
         "attackers": list(scene.attackers),
         "figures": measure_outcome(scene, outcome),
         "seconds": {"training": round(seconds - inference, 3), "inference": round(inference, 4)},
-        **describe_machine("cpu"),
+        **describe_machine("cuda" if torch.cuda.is_available() else "cpu"),
+        **({"trained": read_json(stage.trained_file)} if stage.trained_file.is_file() else {}),
     }
 
 
