@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from codeward.training._engines import TaskCallbacks
+from codeward.training._engines import Reporter, TaskCallbacks
 
 
 def test_every_task_is_announced_once_after_its_last_model():
@@ -50,3 +50,20 @@ def test_after_an_error_in_training_that_error_is_raised():
 def test_nobody_need_listen():
     with TaskCallbacks([("a",)], {"a"}, None) as callbacks:
         callbacks.finish_model("a")
+
+
+def test_the_rate_counts_from_the_last_start_on(monkeypatch):
+    clock, notes = [0.0], []
+
+    class Heard:
+        def advance(self, amount=1, note=""):
+            notes.append(note)
+
+    monkeypatch.setattr("codeward.training._engines.time.monotonic", lambda: clock[0])
+    reporter = Reporter(Heard(), 2)
+    for start in (0.0, 100.0):  # models of two recipes: kernels are compiled before each
+        clock[0] = start
+        reporter.begin()
+        clock[0] = start + 2
+        reporter.advance(images=500)
+    assert [note.split(", ")[-1] for note in notes] == ["250 images/s"] * 2

@@ -41,20 +41,20 @@ class Reporter:
 
     def __init__(self, progress: Progress, n_models: int) -> None:
         self.progress, self.n_models = progress, n_models
-        self.models = self.images = 0
+        self.models = self.images = self.before = 0
         self.start = time.monotonic()
         self.lock = threading.Lock()
 
     def begin(self) -> None:
-        """Start the clock of the rate: compiling is over."""
-        self.start = time.monotonic()
+        """Start the clock of the rate: compiling is over. Images of models with other settings came before it."""
+        self.start, self.before = time.monotonic(), self.images
 
     def advance(self, epochs: int = 0, images: int = 0, models: int = 0) -> None:
         """Add to the counts."""
         with self.lock:
             self.models += models
             self.images += images
-            rate = self.images / max(time.monotonic() - self.start, 1e-9)
+            rate = (self.images - self.before) / max(time.monotonic() - self.start, 1e-9)
             self.progress.advance(epochs, f"model-epochs, {self.models}/{self.n_models} models, {rate:,.0f} images/s")
 
 
