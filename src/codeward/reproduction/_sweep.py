@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from codeward._errors import InputError
 from codeward._progress import Shown, show_progress
 from codeward.codes import Code
@@ -76,8 +74,9 @@ def vote_grid(
     """Train what is missing of a grid and write the vote files of every cell as soon as its models are there.
 
     Cells with a record or vote files are left alone, so that many short slots on a machine add up to the whole grid.
-    All runs of a grid have one data set and one recipe of training; the models of all their cells train in one pool (on
-    a CPU one repeat at a time, for memory), and a model that several cells need is trained once.
+    All runs of a grid have one data set and one recipe of training; the models of all cells of a repeat train in one
+    pool, and a model that several cells need is trained once. Repeats come one after the other: cells whose models are
+    of unlike sizes are whole at the end of a pool only, and a slot may end before.
 
     Parameters
     ----------
@@ -106,8 +105,8 @@ def vote_grid(
     # Codes of all runs first: an impossible one is refused before hours of training.
     codes = {planned.path: planned.cell.folder.open(planned.config) for planned in missing}
     repeats = sorted({planned.cell.repeat for planned in missing})
-    for pooled in [repeats] if torch.cuda.is_available() else [[repeat] for repeat in repeats]:
-        chosen = [planned for planned in missing if planned.cell.repeat in pooled]
+    for repeat in repeats:
+        chosen = [planned for planned in missing if planned.cell.repeat == repeat]
         _train(chosen, codes, pair, store, progress, with_scores, cluster)
 
 
