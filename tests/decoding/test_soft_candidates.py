@@ -205,7 +205,7 @@ def test_the_alarm_is_the_log_likelihood_ratio_of_an_attack():
     scores = np.log(confusion.T[votes])
     rows = np.arange(6000)
     prior = np.exp(explanations.log_weights)
-    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 3, FAMILIES, generator)
+    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 3, FAMILIES, 0.0, generator)
     attacked = np.where(explanations.patterns[attacks.patterns], attacks.targets[:, None], votes)
     training = TrainingSet(
         weigh_votes(scores, votes),
@@ -242,7 +242,7 @@ def test_simulated_scores_feed_the_judges():
         np.eye(3)[labels][:, None] * 3 + generator.normal(size=(50, explanations.patterns.shape[1], 3))
     )
     prior = np.exp(explanations.log_weights)
-    attacks = draw_attacks(labels, np.arange(50), explanations.patterns, prior, 3, FAMILIES, generator)
+    attacks = draw_attacks(labels, np.arange(50), explanations.patterns, prior, 3, FAMILIES, 0.5, generator)
     made = overwrite_scores(scores, attacks, generator)
     training = TrainingSet(
         ModelEvidence(scores, scores.argmax(axis=2)),

@@ -110,6 +110,16 @@ def test_verdicts_are_coherent(fitted, fresh):
     assert len(fitted.decode(scores[:0])) == 0
 
 
+def test_where_all_models_agree_the_attack_probability_is_zero(fitted, fresh):
+    scores, _ = fresh
+    for observed in (scores, plant(scores, (0, 5), 2)):
+        found = fitted.decode(observed)
+        assert found.agreed.any()
+        assert not found.agreed.all()
+        assert (found.attack_probability[found.agreed] == 0).all()
+        np.testing.assert_array_equal(found.alarms(), found.attack_probability > 0.5)
+
+
 def test_pooled_evidence_names_the_target_and_the_pattern(fitted, fresh):
     scores, labels = fresh
     chosen = np.flatnonzero(labels != 4)[:20]

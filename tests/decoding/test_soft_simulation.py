@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward.codes import named_code
-from codeward.decoding.soft import _fitting
+from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, _fitting
 from codeward.decoding.soft._explanations import list_explanations
 from codeward.decoding.soft._fitting import FAMILIES, draw_attacks, overwrite_scores, overwrite_votes
 from codeward.decoding.soft._learners import log_softmax
@@ -16,8 +16,11 @@ from codeward.decoding.soft._learners import log_softmax
     n_classes=st.integers(2, 6),
     family=st.sampled_from(FAMILIES),
     sharpness=st.sampled_from([0.1, 3.0, 30.0]),
+    uneven=st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_a_simulated_attack_changes_hit_models_alone_and_makes_them_say_the_target(seed, n_classes, family, sharpness):
+def test_a_simulated_attack_changes_hit_models_alone_and_makes_them_say_the_target(
+    seed, n_classes, family, sharpness, uneven
+):
     generator = np.random.default_rng(seed)
     explanations = list_explanations(named_code("bcc248"), np.array([0.0, 0.5, 0.5]))
     n_models = explanations.patterns.shape[1]
@@ -25,7 +28,7 @@ def test_a_simulated_attack_changes_hit_models_alone_and_makes_them_say_the_targ
     labels = generator.integers(0, n_classes, 30)
     prior = np.exp(explanations.log_weights)
     rows = generator.integers(0, 30, 50)
-    attacks = draw_attacks(labels, rows, explanations.patterns, prior, n_classes, (family,), generator)
+    attacks = draw_attacks(labels, rows, explanations.patterns, prior, n_classes, (family,), uneven, generator)
     made = overwrite_scores(scores, attacks, generator)
     assert (attacks.targets != labels[rows]).all()
     assert attacks.hits.any(axis=1).all()
@@ -53,10 +56,35 @@ def test_the_families_cover_sure_and_unsure_triggers(family, low, high):
     scores = log_softmax(generator.normal(size=(200, 15, 10)))
     labels = generator.integers(0, 10, 200)
     prior = np.exp(explanations.log_weights)
-    attacks = draw_attacks(labels, np.arange(200), explanations.patterns, prior, 10, (family,), generator)
+    attacks = draw_attacks(labels, np.arange(200), explanations.patterns, prior, 10, (family,), 0.5, generator)
     made = overwrite_scores(scores, attacks, generator)
     sure = np.exp(made[np.arange(200), :, attacks.targets])[attacks.hits]
     assert ((sure >= low) & (sure <= high)).mean() > 0.5
+
+
+@pytest.mark.parametrize(("uneven", "low", "high"), [(0.0, 0.6, 1.0), (1.0, 0.0, 1.0)])
+def test_success_differs_by_model_in_uneven_attacks_alone(uneven, low, high):
+    generator = np.random.default_rng(1)
+    patterns = np.ones((1, 400), dtype=bool)
+    attacks = draw_attacks(np.zeros(300, int), np.arange(300), patterns, np.ones(1), 3, ("sure",), uneven, generator)
+    rates = attacks.hits.mean(axis=1)
+    # 400 models tell an attack's rate within 0.08. An own rate in each, uniform in 0..1, is a half on average.
+    assert (rates >= low - 0.08).all()
+    assert (rates <= high).all()
+    assert np.median(rates) == pytest.approx(0.985 if uneven == 0 else 0.5, abs=0.02)
+
+
+def test_half_of_the_attacks_on_scores_are_uneven_and_none_on_votes(monkeypatch):
+    drawn = []
+    original = _fitting.draw_attacks
+    monkeypatch.setattr(_fitting, "draw_attacks", lambda *given: drawn.append(given[6]) or original(*given))
+    code, generator = named_code("bcc248"), np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    scores = log_softmax(3 * np.eye(3)[labels][:, None] + generator.normal(size=(60, code.n_models, 3)))
+    SoftDecoder(code, n_simulated=60).fit(scores, labels)
+    assert drawn == [0.5, 0.5]
+    DiscountedDecoder(code, 3, n_simulated=60).fit(scores.argmax(axis=2), labels)
+    assert drawn[2:] == [0.0, 0.0]
 
 
 def overwrite_slowly(scores, attacks, generator):
@@ -95,7 +123,7 @@ def test_simulated_scores_are_those_described(seed):
     scores = log_softmax(2 * generator.normal(size=(20, explanations.patterns.shape[1], 2 + seed)))
     labels, rows = generator.integers(0, 2 + seed, 20), generator.integers(0, 20, 60)
     prior = np.exp(explanations.log_weights)
-    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 2 + seed, FAMILIES, generator)
+    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 2 + seed, FAMILIES, 0.5, generator)
     assert set(attacks.families.tolist()) == {0, 1, 2, 3}
     found = overwrite_scores(scores, attacks, np.random.default_rng(seed + 9))
     np.testing.assert_allclose(

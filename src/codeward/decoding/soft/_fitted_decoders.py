@@ -24,6 +24,7 @@ from codeward.decoding.soft._explanations import (
 )
 from codeward.decoding.soft._fitting import (
     FAMILIES,
+    UNEVEN_SUCCESS,
     Family,
     Material,
     check_settings,
@@ -52,8 +53,8 @@ class FittedDecoder:
     def decode(self, observed: ArrayLike) -> Decoded:
         """Verdicts on N inputs: scores of shape (N, m, c), log-probabilities, or votes of shape (N, m).
 
-        ``attack_probability`` is above 0.5 exactly where the alarm's threshold is passed. It grows with the evidence
-        but is a score, not a frequency. Target, suspects and users are given an attack.
+        ``attack_probability`` is above 0.5 exactly where the alarm's threshold is passed, and 0 where all models agree.
+        It grows with the evidence but is a score, not a frequency. Target, suspects and users are given an attack.
         """
         evidence, inverse = self._weigh(observed)
         by_votes = self.paper_.decode(evidence.votes).label_probability
@@ -107,6 +108,7 @@ class FittedDecoder:
         n_classes: int,
         folds: NDArray[np.int64],
         families: tuple[Family, ...],
+        uneven: float,
         overwrite: Any,
         weigh: Any,
         generator: np.random.Generator,
@@ -116,7 +118,7 @@ class FittedDecoder:
         self.__dict__.pop("nearest_", None)
         self.paper_ = BayesDecoder(self.code, confusion, attackers_prior=self.attackers_prior)
         self.tuned_ = tune(
-            Material(inputs, votes, labels, folds, n_classes, overwrite, weigh),
+            Material(inputs, votes, labels, folds, n_classes, uneven, overwrite, weigh),
             self.paper_,
             self.explanations_,
             families,
@@ -208,7 +210,7 @@ class DiscountedDecoder(FittedDecoder):
                 likelihoods[here] = model.log_likelihood(made[here])
             return weigh_votes(likelihoods, made)
 
-        known = (checked, checked, truth, self.n_classes, folds, ("sure",))
+        known = (checked, checked, truth, self.n_classes, folds, ("sure",), 0.0)
         self._tune(*known, lambda attacks: overwrite_votes(checked, attacks), weigh, generator)  # type: ignore[arg-type]
         return self
 
@@ -255,7 +257,7 @@ class SoftDecoder(FittedDecoder):
     scores of the models it hits freely. What is measured is in ``docs/soft-decoder.md``. The threshold keeps the
     false-alarm rate with 75% confidence for clean inputs drawn like the validation ones, as far as ratios fitted
     without a third of these stand for those fitted on all. Threat model of the fit: *deterministic*, with triggers that
-    may be softened, weak or fail.
+    may be softened, weak or fail, in all models alike or in each at a rate of its own.
 
     Parameters
     ----------
@@ -319,7 +321,7 @@ class SoftDecoder(FittedDecoder):
 
         self.votes_, self.labels_ = checked.argmax(axis=2), truth
         self.__dict__.pop("fallback_", None)
-        known = (checked, self.votes_, truth, self.n_classes_, calibration.folds, self.families)
+        known = (checked, self.votes_, truth, self.n_classes_, calibration.folds, self.families, UNEVEN_SUCCESS)
         self._tune(*known, lambda attacks: overwrite_scores(checked, attacks, generator), weigh, generator)
         return self
 

@@ -13,9 +13,11 @@ What a hit model says of the other classes is the attacker's choice too: in a th
 model says of the input without the trigger, in a third what it says of another input, in a third next to nothing
 (normal noise, its scale uniform in 0..1).
 
-The trigger fails in a hit model (which then answers as if clean) with probability 1 - S; S is 0.99 in half of the
-inputs and uniform in 0.6..1 in the others. Lower rates are left out on purpose: where most hit models may fail, a group
-of five with two failures looks like another group of three, and codes with little margin lose hard triggers by it.
+The trigger fails in a hit model (which then answers as if clean) with probability 1 - S. The models of an input share
+S: 0.99 in half of the inputs, uniform in 0.6..1 in the others. Some triggers work in one model and hardly in another
+(poison with correctly labelled copies plants such ones), so in a share of the attacks on *scores* each model has an S
+of its own, uniform in 0..1. Votes alone do without: a group of five with two failures looks like another group of
+three there, and codes with little margin lose hard triggers by it.
 """
 
 from collections.abc import Callable
@@ -50,6 +52,8 @@ SOFTEST = 16.0
 LEAD = (0.05, 2.5)
 #: Success rate of half of the inputs, and the range of the others.
 SUCCESS, POOR_SUCCESS = 0.99, (0.6, 1.0)
+#: Share of the attacks on scores whose success rate differs from model to model.
+UNEVEN_SUCCESS = 0.5
 #: Range of the share of the trigger in a weak hit.
 SHARE = (0.05, 0.65)
 
@@ -88,6 +92,7 @@ def draw_attacks(
     weights: NDArray[np.float64],
     n_classes: int,
     families: tuple[Family, ...],
+    uneven: float,
     generator: np.random.Generator,
 ) -> SimulatedAttacks:
     """Draw one attack for each of ``rows``.
@@ -104,13 +109,19 @@ def draw_attacks(
     n_classes : int
     families : tuple of str
         Families to draw from, alike.
+    uneven : float
+        Share of the attacks that work in each model at a rate of its own.
     generator : numpy.random.Generator
     """
-    size = rows.size
+    size, n_models = rows.size, patterns.shape[1]
     chosen = generator.choice(weights.size, size=size, p=weights / weights.sum())
     targets = (labels[rows] + generator.integers(1, n_classes, size=size)) % n_classes
     success = np.where(generator.random(size) < 0.5, SUCCESS, generator.uniform(*POOR_SUCCESS, size=size))
-    hits = patterns[chosen] & (generator.random((size, patterns.shape[1])) < success[:, None])
+    of_model = np.broadcast_to(success[:, None], (size, n_models))
+    if uneven > 0:
+        own = generator.uniform(size=(size, n_models))
+        of_model = np.where(generator.random((size, 1)) < uneven, own, of_model)
+    hits = patterns[chosen] & (generator.random((size, n_models)) < of_model)
     # An attack that fails in every hit model is no attack: it works in one of them at least.
     idle = np.flatnonzero(~hits.any(axis=1))
     hits[idle] = patterns[chosen[idle]]
@@ -184,6 +195,8 @@ class Material:
     folds : ndarray of int64, shape (N,)
         Fold of each input, 0..`N_FOLDS` - 1.
     n_classes : int
+    uneven : float
+        Share of the simulated attacks that work in each model at a rate of its own.
     overwrite : callable
         Inputs of simulated attacks.
     weigh : callable
@@ -195,6 +208,7 @@ class Material:
     labels: NDArray[np.int64]
     folds: NDArray[np.int64]
     n_classes: int
+    uneven: float
     overwrite: Callable[[SimulatedAttacks], NDArray[Any]]
     weigh: Callable[[NDArray[Any], NDArray[np.int64]], ModelEvidence]
 
@@ -218,7 +232,8 @@ def tune(
     def attack(size: int) -> SimulatedAttacks:
         rows = generator.permutation(np.arange(size) % n_inputs)
         prior = np.exp(explanations.log_weights)
-        return draw_attacks(labels, rows, explanations.patterns, prior, material.n_classes, families, generator)
+        known = (labels, rows, explanations.patterns, prior, material.n_classes)
+        return draw_attacks(*known, families, material.uneven, generator)
 
     # 1. RatioModels of each fold, without it, and of everything.
     n_simulated = min(n_simulated, ATTACKS_EACH * n_inputs)

@@ -230,10 +230,11 @@ def give_verdicts(
     parts = []
     for rows in split_chunks(len(evidence), explanations, n_classes):
         sums = sum_explanations(evidence.take(rows), explanations, tuned.ratios)
+        agreed = have_agreed(evidence.votes[rows])
         alarm = sums.gap - tuned.threshold
         opinions = list_opinions(sums, by_votes[rows], evidence.votes[rows])
         by_label = tuned.pool.label_probability(opinions, sums.gap)
-        parts.append(_decide(sums, explanations, alarm, by_label, have_agreed(evidence.votes[rows])))
+        parts.append(_decide(sums, explanations, alarm, by_label, agreed))
     return Decoded.concatenate(parts)
 
 
@@ -248,9 +249,11 @@ def _decide(
     by_target = softmax(log_sum(sums.table.transpose(0, 2, 1)))
     by_pattern = softmax(log_sum(sums.table))
     suspects = name_suspects(sets, by_pattern)
+    # Where all agree, no vote is left that could tell an attack (`Decoded.alarms`), whatever the ratios say.
+    probability = np.where(agreed, 0.0, 1 / (1 + np.exp(-np.clip(alarm, -700, 700))))
     return Decoded(
         first_best(by_label),
-        1 / (1 + np.exp(-np.clip(alarm, -700, 700))),
+        probability,
         first_best(by_target),
         suspects.certain,
         np.minimum(np.asarray(by_pattern @ sets.members), 1.0),
