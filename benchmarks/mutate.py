@@ -54,7 +54,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "verdicts": (
-        ["decoding/_vote_counting.py", "decoding/_decoded.py", "decoding/_attacker_sets.py"],
+        ["decoding/_vote_counting.py", "decoding/_nearest.py", "decoding/_decoded.py", "decoding/_attacker_sets.py"],
         [
             "tests/decoding/test_counting_twins.py",
             "tests/decoding/test_verdict_twins.py",

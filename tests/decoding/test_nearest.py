@@ -9,7 +9,7 @@ from benchmarks.frontier import find_frontier
 from codeward.certificates import certify
 from codeward.codes import Code, named_code
 from codeward.decoding import NearestDecoder
-from codeward.decoding._vote_counting import LEAD, count_unlike_pairs
+from codeward.decoding._nearest import LEAD, count_unlike_pairs
 from codeward.decoding.soft import SoftDecoder
 
 TRACKING = named_code("btc2412")

@@ -27,10 +27,11 @@ from codeward.decoding._decoded import (
 )
 from codeward.decoding._explained import ExplainedVerdict, explain_verdict
 from codeward.decoding._factory import DECODERS, choose_fitted, conformal_threshold, make_decoder, promise_rate
+from codeward.decoding._nearest import NearestDecoder
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import AppealDecoder, RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
-from codeward.decoding._vote_counting import ConsensusDecoder, NearestDecoder, PluralityDecoder
+from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
 from codeward.decoding._vote_files import VoteReader, load_scores, load_votes, save_scores, save_votes
 
 __all__ = [

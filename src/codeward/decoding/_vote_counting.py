@@ -1,6 +1,5 @@
-"""Decoders that count votes: the plain vote, consensus (hit models say anything), the nearest attack."""
+"""Decoders that count votes: the plain vote, and consensus (hit models say anything)."""
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -8,20 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
-from codeward.codes import Code, PatternTable, enumerate_patterns, find_margins
+from codeward.codes import Code, PatternTable, enumerate_patterns
 from codeward.decoding._assumptions import check_votes
 from codeward.decoding._attacker_sets import join_ranked, rank_sets
 from codeward.decoding._decoded import ALARM, NO_VERDICT, Decoded, distinct_rows, have_agreed
 
 #: Attacker sets tried at most to explain one vote vector; past it nobody is named for certain.
 MOST_TRIED = 20_000
-#: Hit patterns whose pairs are compared at most to find out what the nearest attack determines; seconds.
-MOST_PATTERNS = 10_000
-#: Users of whom every two are considered with a target each.
-MOST_PAIRED = 60
-#: Votes that targets of two users have to explain beyond one target. Of 1,292 labels under such an attack on training
-#: images of digits 63 were gained by it and 5 lost, of 7,764 others 2 lost.
-LEAD = 3
 
 
 class PluralityDecoder:
@@ -224,154 +216,6 @@ class ConsensusDecoder:
         only = explained.sum(axis=1) == 1
         labels = np.where(only, explained.argmax(axis=1), NO_VERDICT).astype(np.int64)
         return labels, distinct, inverse, explained
-
-
-class NearestDecoder:
-    r"""The one label that an attack by at most k users with one target explains but for at most e votes.
-
-    A label l is *explained* by a hit pattern x when all models inside x say one target and all outside say l, but for
-    at most e models. The verdict is the label that some pattern of at most k users explains, if there is exactly one;
-    otherwise there is no verdict (-1). No attack is the empty pattern. Nothing is fitted, so no validation data can
-    mislead it.
-
-    Guarantee (Propositions 12 and 43 of docs/theory.md; threat model *deterministic*). Let the code's label margin for
-    k be at least 2e + 1, let at most k users attack and at most e models that they do not hit be wrong. Then the
-    verdict is the true label, and so is the answer of any decoder that gives this verdict wherever there is one.
-
-    Parameters
-    ----------
-    code : Code
-    n_attackers, n_errors : int
-        k and e.
-    n_classes : int
-        Number of classes c.
-
-    Examples
-    --------
-    >>> from codeward.codes import named_code
-    >>> code = named_code("btc2412")
-    >>> votes = np.where(code.pattern((0, 5)), 7, 3)
-    >>> votes[np.argmin(code.pattern((0, 5)))] = 9  # one more model errs
-    >>> NearestDecoder(code, n_attackers=2, n_errors=1, n_classes=10).predict([votes, np.arange(15) % 10])
-    array([ 3, -1])
-    """
-
-    needs: Literal["votes"] = "votes"
-    threshold: float = ALARM
-
-    def __init__(self, code: Code, n_attackers: int, n_errors: int, n_classes: int) -> None:
-        self.code, self.n_attackers, self.n_errors, self.n_classes = code, n_attackers, n_errors, n_classes
-
-    @classmethod
-    def choose(cls, code: Code, max_attackers: int, n_classes: int) -> "NearestDecoder | None":
-        """Return it for one wrong vote and the most users that the code allows, None where it allows nobody.
-
-        Those are the k with a label margin of 3 whose patterns leave at least a third of the models alone: fewer may
-        well err alike on a hard image, which would pass for an attack on all others.
-        """
-        table = enumerate_patterns(code, min(max_attackers, code.n_users))
-        if table.sizes.size > MOST_PATTERNS:
-            return None
-        alone = (~table.bits).sum(axis=1)
-        for k in range(table.max_attackers, 0, -1):
-            enough = 3 * int(alone[table.sizes <= k].min()) >= code.n_models
-            if enough and find_margins(table, k).label[k - 1] >= 3:
-                return cls(code, k, 1, n_classes)
-        return None
-
-    @cached_property
-    def bits_(self) -> NDArray[np.bool_]:
-        """All hit patterns of at most k users, the empty one first, shape (P, m)."""
-        return enumerate_patterns(self.code, self.n_attackers).bits
-
-    def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
-        """Labels of votes of shape (N, m), shape (N,); -1 is no verdict."""
-        return self._decide(votes)[0]
-
-    def decode(self, votes: ArrayLike) -> Decoded:
-        """Decode votes of shape (N, m).
-
-        ``label_probability`` is shared by the explained labels, or by all where none is; the attack probability is 1
-        where any model dissents from the verdict or there is none; there are no targets (-1) and no suspects.
-        """
-        labels, explained, counts = self._decide(votes)
-        shares = np.where(explained.any(axis=1, keepdims=True), explained, True).astype(np.float64)
-        shares /= shares.sum(axis=1, keepdims=True)
-        found = Decoded.by_counting(np.maximum(labels, 0), counts, shares, self.code.n_users)
-        doubt = np.where(labels < 0, 1.0, found.attack_probability)
-        return replace(found, labels=labels, attack_probability=doubt, users=self.code.users)
-
-    def settle(self, votes: ArrayLike) -> NDArray[np.int64]:
-        """Labels as `predict` has them, and where it has none those of two users with a target each; shape (N,).
-
-        Such a label counts where its explanation (`count_unlike_pairs`) leaves at most a fifth of the votes open,
-        two fewer than that of any other label and `LEAD` fewer than the best attack with one target. Nothing is proved
-        about these labels.
-        """
-        labels, checked = self.predict(votes), np.asarray(votes)
-        rows = np.flatnonzero(labels < 0)
-        if self.n_attackers < 2 or self.code.n_users > MOST_PAIRED or not rows.size:
-            return labels
-        distinct, inverse = distinct_rows(checked[rows], self.n_classes)
-        unlike = count_unlike_pairs(self.code, distinct, self.n_classes)
-        least, second = np.partition(unlike, 1, axis=1)[:, :2].T
-        sure = (second >= least + 2) & (5 * least <= self.code.n_models)
-        sure &= self._count_unlike(distinct).min(axis=1) >= least + LEAD
-        labels[rows] = np.where(sure, unlike.argmin(axis=1), NO_VERDICT)[inverse]
-        return labels
-
-    def _decide(self, votes: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Verdicts (N,), explained labels (N, c) and votes per class (N, c)."""
-        checked = check_votes(votes, self.code.n_models, self.n_classes)
-        distinct, inverse = distinct_rows(checked, self.n_classes)
-        counts = tally_votes(checked, self.n_classes)
-        explained = (self._count_unlike(distinct) <= self.n_errors)[inverse]
-        only = explained.sum(axis=1) == 1
-        return np.where(only, explained.argmax(axis=1), NO_VERDICT).astype(np.int64), explained, counts
-
-    def _count_unlike(self, votes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count for every label the votes that the nearest attack with one target leaves unexplained, shape (N, c)."""
-        found = np.empty((len(votes), self.n_classes), dtype=np.int64)
-        inside, size = self.bits_.T.astype(np.float32), self.bits_.sum(axis=1)
-        step = max(1, 2_000_000 // (size.size * self.n_classes))
-        for start in range(0, len(votes), step):
-            part = votes[start : start + step]
-            said = (part[:, None, :] == np.arange(self.n_classes)[:, None]).astype(np.float32)  # (B, c, m)
-            within = said @ inside
-            # Models inside that do not say the commonest class there, and models outside that do not say l.
-            unlike = (size - within.max(axis=1))[:, None] + (self.code.n_models - size)
-            found[start : start + step] = (unlike - said.sum(axis=2)[:, :, None] + within).min(axis=2)
-        return found
-
-
-def count_unlike_pairs(code: Code, votes: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
-    """Count for every label the votes (N, m) that no two users with a target each explain, shape (N, c).
-
-    Models of one of the two users say its target, those of both one of the two targets, all others the label.
-
-    Examples
-    --------
-    >>> from codeward.codes import named_code
-    >>> code = named_code("btc2412")
-    >>> votes = np.where(code.matrix[:, 5], 2, np.where(code.matrix[:, 0], 1, 0))
-    >>> count_unlike_pairs(code, votes[None], 3)
-    array([[0, 2, 4]])
-    """
-    users = code.matrix.T
-    one, two = np.triu_indices(code.n_users, 1)
-    parts = (users[one] & ~users[two], users[two] & ~users[one], users[one] & users[two], ~(users[one] | users[two]))
-    found = np.empty((len(votes), n_classes), dtype=np.int64)
-    step = max(1, 500_000 // (one.size * n_classes))
-    for start in range(0, len(votes), step):
-        said = (votes[start : start + step, None] == np.arange(n_classes)[:, None]).astype(np.float32)
-        first, second, both, outside = (said @ part.T.astype(np.float32) for part in parts)  # (B, c, P)
-        explained = np.zeros((len(said), one.size), dtype=np.float32)
-        for target in range(n_classes):  # of the first user, and the best of the second, which may be the same
-            others = second + both
-            others[:, target] = second[:, target]
-            np.maximum(explained, first[:, target] + both[:, target] + others.max(axis=1), out=explained)
-        found[start : start + step] = (code.n_models - explained[:, None] - outside).min(axis=2)
-    return found
 
 
 def _as_number(bits: NDArray[np.bool_]) -> int:

@@ -14,7 +14,7 @@ from codeward.decoding._assumptions import DEFAULTS, ConfusionModel, check_label
 from codeward.decoding._attacker_sets import AttackerSets
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows
-from codeward.decoding._vote_counting import NearestDecoder
+from codeward.decoding._nearest import NearestDecoder
 from codeward.decoding.soft._explanations import (
     Explanations,
     ModelEvidence,
