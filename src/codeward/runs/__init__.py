@@ -100,7 +100,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from codeward.runs._cell import Cell
-    from codeward.runs._certificate_card import Card, CardCurve, certify_clean, certify_kept, make_card
+    from codeward.runs._certificate_card import Card, CardCurve, make_card
+    from codeward.runs._clean_certificates import certify_clean, certify_kept
     from codeward.runs._config import (
         FederatedConfig,
         RunConfig,

@@ -4,27 +4,20 @@ import hashlib
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from codeward._errors import InputError
 from codeward._figures import show_count, show_percent
 from codeward._files import read_json, write_json
-from codeward._progress import Progress, silent
 from codeward.certificates import (
-    Agreement,
     CertifiedCurve,
-    certified_accuracy,
-    certify,
-    certify_agreement,
-    is_agreement_affordable,
 )
-from codeward.codes import Inspection, count_attacker_sets, inspect
-from codeward.decoding import ConsensusDecoder, Decoder, NearestDecoder, choose_fitted
+from codeward.codes import inspect
 from codeward.runs._cell import Cell
+from codeward.runs._clean_certificates import certify_clean, certify_kept
 from codeward.runs._listing import observe
 from codeward.runs._records import check_keys, describe_machine, share
 from codeward.runs._revocation import load_revocation
@@ -32,10 +25,6 @@ from codeward.runs._stated_guarantees import StatedGuarantee, state_guarantees
 
 #: Changes when a reader of older cards would misread newer ones.
 FORMAT = "codeward-card/1"
-#: Attacker sets times inputs up to which a decoder is certified: some seconds.
-_AFFORDABLE = 30_000_000
-#: Seconds for the solver of the plurality certificate, where there are too many users to enumerate attackers.
-_SOLVER_SECONDS = 20.0
 #: What every card says it rests on, in this order; others may follow.
 ASSUMED = ("validation", "classes", "encoders", "backbone")
 
@@ -262,92 +251,6 @@ def make_card(
         describe_machine("cpu")["versions"],
         tuple(warnings),
     )
-
-
-def certify_kept(cell: Cell, decoder: Decoder) -> Agreement | None:
-    """Find how many attackers the decoder of a cell undoes where no model errs (Proposition 23 of docs/theory.md).
-
-    None where nothing is proved: for decoders of class scores, under the arbitrary threat model (federated runs), and
-    where it takes too long.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from codeward.runs import RunConfig, RunFolder
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     place = RunFolder(folder)
-    ...     _ = place.open(RunConfig(code={"name": "d"}, decoder={"name": "bayes", "max_attackers": 0}))
-    ...     certify_kept(Cell(place, 0, 0), ConsensusDecoder(place.code, 1)) is None
-    True
-    """
-    most = min(cell.assumptions.max_attackers, cell.code.n_users)
-    if decoder.needs != "votes" or cell.threat != "deterministic" or most < 1:
-        return None
-    if not is_agreement_affordable(cell.code, cell.n_classes, most):
-        return None
-    return certify_agreement(cell.code, decoder, cell.n_classes, max_attackers=most)
-
-
-def certify_clean(
-    cells: Sequence[Cell], inspection: Inspection, progress: Progress | None = None
-) -> tuple[dict[str, CertifiedCurve], list[str]]:
-    """Certify the clean votes of cells of one run, all together (Propositions 20, 21 and 43 of docs/theory.md).
-
-    Plurality, and consensus for the most users that the code allows, under *arbitrary*, which includes every other
-    attack. Under *deterministic* also the decoder in use, as far as the votes alone determine its answer: nothing is
-    fitted there, so that it holds whoever handed in the validation inputs.
-
-    The cells are of models that nobody attacks on purpose and have vote files; ``progress`` advances by 2. Returned are
-    curves by name, and what was left out, and why.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from codeward.decoding import VoteSet
-    >>> from codeward.runs import RunConfig, RunFolder
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     place = RunFolder(folder)
-    ...     code = place.open(RunConfig(code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"}))
-    ...     says = VoteSet(np.tile([[0], [1]], code.n_models), np.array([0, 1]))
-    ...     about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
-    ...     cell = Cell(place, 0, 0).save_votes({"validation": says, "clean": says}, about)
-    ...     curves, notes = certify_clean([cell], inspect(code))
-    >>> {name: curve.at(1) for name, curve in curves.items()}
-    {'plurality vote': 0.5, 'consensus decoder for k = 1': 1.0}
-    """
-    bar, notes = progress or silent(), list[str]()
-    code, threat, name = cells[0].code, cells[0].threat, cells[0].decoding.name
-    votes = np.concatenate([cell.clean.votes for cell in cells])
-    labels = np.concatenate([cell.clean.labels for cell in cells if cell.clean.labels is not None])
-    plain = certify(votes, code, threat="arbitrary", time_limit=_SOLVER_SECONDS)
-    if not plain.exact.all():
-        notes.append(f"For {int((~plain.exact).sum()):,} inputs the plurality radius is a sound lower bound.")
-    curves = {"plurality vote": certified_accuracy(plain, labels)}
-    bar.advance()
-    k = inspection.correct_arbitrary
-    if k == 0:
-        notes.append("The consensus decoder is left out: this code corrects nobody under the arbitrary threat model.")
-    elif count_attacker_sets(code.n_users, min(k + 1, code.n_users)) * len(votes) > _AFFORDABLE:
-        notes.append("The consensus decoder is left out: too many attacker sets for a report; see `codeward certify`.")
-    else:
-        # One past k: there the curve still says exactly what is certified, and it is where it should fall.
-        held = certify(votes, code, threat="arbitrary", decoder=ConsensusDecoder(code, k), max_attackers=k + 1)
-        curves[f"consensus decoder for k = {k}"] = certified_accuracy(held, labels)
-    fitted = [choose_fitted(name, code, cell.validation, cell.assumptions) for cell in cells]
-    if threat == "deterministic" and all(fitted):
-        nearest = NearestDecoder.choose(code, cells[0].assumptions.max_attackers, cells[0].n_classes)
-        if nearest is not None:
-            heard = np.concatenate([_hear(cell, kind) for cell, kind in zip(cells, fitted, strict=True)])
-            held = certify(heard, code, threat=threat, decoder=nearest, max_attackers=nearest.n_attackers)
-            curves[f"{name} decoder"] = replace(certified_accuracy(held, labels), decoder=name)
-    bar.advance()
-    return curves, notes
-
-
-def _hear(cell: Cell, fitted: str | None) -> NDArray[np.int64]:
-    """Return the votes as the decoder reads them: of class scores the largest, which need not be the prediction."""
-    scores = cell.clean.scores
-    return cell.clean.votes if fitted != "soft" or scores is None else scores.argmax(axis=2)
 
 
 def _read_texts(content: Any) -> dict[str, str]:
