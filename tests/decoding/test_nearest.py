@@ -1,14 +1,17 @@
 """The nearest attack: its slow twin, its guarantee, and what the fitted decoders keep of it."""
 
+from dataclasses import replace
 from itertools import combinations, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from benchmarks.frontier import find_frontier
 
+from codeward._errors import InputError
 from codeward.certificates import certify
 from codeward.codes import Code, named_code
-from codeward.decoding import NearestDecoder
+from codeward.decoding import ClassShares, NearestDecoder
 from codeward.decoding._nearest import LEAD, count_unlike_pairs
 from codeward.decoding.soft import SoftDecoder
 
@@ -144,3 +147,144 @@ def test_what_no_decoder_of_votes_can_have_is_shown():
     loss, kinds = find_frontier(named_code("d"))
     assert round(100 * loss, 1) == 27.7
     assert all(best >= max(vote, paper) - loss - 1e-9 for vote, paper, best in kinds.values())
+
+
+def test_a_model_has_seen_a_class_with_many_samples_or_a_share_of_them():
+    counts = [[399, 20_000, 0], [400, 20_000, 0], [13, 500, 0], [12, 500, 0], [0, 0, 0]]
+    shares = ClassShares.count(Code(np.eye(5, dtype=bool)), counts, 3)
+    assert shares.seen[:, 0].tolist() == [False, True, True, False, False]
+    assert not shares.seen[:, 2].any()
+    # Of a hundred classes an even share is a hundredth, and a quarter of that is enough.
+    wide = np.full((2, 100), 10)
+    wide[:, 0] = [2, 3]
+    assert ClassShares.count(Code(np.eye(2, dtype=bool)), wide, 100).seen[:, 0].tolist() == [False, True]
+
+
+def draw_counts(code, rng):
+    """Samples of three classes, some of them held by few users."""
+    return rng.integers(20, 60, (code.n_users, 3)) * (rng.random((code.n_users, 3)) < 0.5)
+
+
+def is_unseen_slowly(code, counts, users, target, n_errors):
+    """Whether at most e models without these users have seen a class."""
+    known = 0
+    for row in code.matrix:
+        total = sum(int(counts[user].sum()) for user in np.flatnonzero(row))
+        own = sum(int(counts[user, target]) for user in np.flatnonzero(row))
+        known += not row[list(users)].any() and (own >= 400 or own >= 0.025 * max(total, 1))
+    return known <= n_errors and bool(users)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_verdicts_that_rest_on_classes_held_by_few_are_withdrawn(seed):
+    rng = np.random.default_rng(seed)
+    code, votes = draw_small(seed)
+    counts, n_attackers, n_errors = draw_counts(code, rng), int(rng.integers(1, 3)), int(rng.integers(0, 2))
+    plain = NearestDecoder(code, n_attackers, n_errors, 3)
+    decoder = NearestDecoder(code, n_attackers, n_errors, 3, ClassShares.count(code, counts, 3))
+    for row, label, kept in zip(votes, plain.predict(votes), decoder.predict(votes), strict=True):
+        counted = any(
+            (np.where(code.pattern(users), target, label) != row).sum() <= n_errors
+            and not is_unseen_slowly(code, counts, users, target, n_errors)
+            for size in range(n_attackers + 1)
+            for users in combinations(range(4), size)
+            for target in range(3)
+        )
+        assert kept == (label if label >= 0 and counted else -1)
+
+
+def draw_uneven(seed):
+    """A code of six users and ten models, samples of three classes, and all votes but three or fewer for class 0."""
+    rng = np.random.default_rng(seed)
+    code = Code(np.eye(6, dtype=bool)[np.arange(10) % 6] | (rng.random((10, 6)) < 0.25))
+    votes = []
+    for size in range(4):
+        for where in combinations(range(10), size):
+            for said in product((1, 2), repeat=size):
+                votes.append(np.zeros(10, dtype=np.int64))
+                votes[-1][list(where)] = said
+    return code, draw_counts(code, rng), np.array(votes)
+
+
+def attack_samples(code, votes, counts, found):
+    """Count certified labels that one user changes by its votes and by handing in none, or many, of each class."""
+    broken = 0
+    for user, target, change in product(range(code.n_users), range(3), (0, 1000, [0, 500, 0], [500, 0, 0])):
+        fresh = counts.copy()
+        fresh[user] = change
+        said = NearestDecoder(code, 1, 1, 3, ClassShares.count(code, fresh, 3)).predict(
+            np.where(code.pattern((user,)), target, votes)
+        )
+        broken += int((said != found.labels)[found.radius >= 1].sum())
+        for label in (1, 2):
+            broken += int((said == label)[(found.labels == 0) & (found.radius_to[:, label] >= 1)].sum())
+    return broken
+
+
+@pytest.mark.parametrize("seed", [1, 4, 19, 24])
+def test_no_certified_label_changes_whatever_samples_the_attackers_hand_in(seed):
+    code, counts, votes = draw_uneven(seed)
+    decoder = NearestDecoder(code, 1, 1, 3, ClassShares.count(code, counts, 3))
+    known = {"threat": "deterministic", "max_attackers": 1, "targets": True}
+    found = certify(votes, code, decoder=decoder, **known)
+    assert attack_samples(code, votes, counts, found) == 0
+
+
+def test_a_certificate_that_takes_the_attackers_samples_as_given_is_too_large():
+    code, counts, votes = draw_uneven(24)
+    decoder = NearestDecoder(code, 1, 1, 3, ClassShares.count(code, counts, 3))
+    naive = SimpleNamespace(predict=decoder.predict, n_classes=3)  # any decoder: every pattern and target is tried
+    known = {"threat": "deterministic", "max_attackers": 1, "targets": True}
+    found = certify(votes, code, decoder=naive, **known)
+    assert attack_samples(code, votes, counts, replace(found, radius_to=np.zeros_like(found.radius_to))) > 0
+
+
+def test_a_class_that_two_users_hold_costs_no_clean_inputs_and_no_other_certificate():
+    counts = np.full((12, 10), 40)
+    counts[:, 7] = 0
+    counts[[3, 8], 7] = 200
+    plain, decoder = (NearestDecoder.choose(TRACKING, 3, 10, given) for given in (None, counts))
+    assert decoder.list_uncovered() == [((3, 8), (7,))]
+    unlike = np.where(TRACKING.pattern((3, 8)), 7, 2)  # a clean 7, or a 2 attacked by users 3 and 8
+    assert plain.predict([unlike]) == 2
+    assert decoder.predict([unlike]) == -1
+    assert decoder.settle([unlike]) == -1
+    agreed = np.tile(np.arange(10)[:, None], 15)
+    known = {"threat": "deterministic", "max_attackers": 2}
+    found = certify(agreed, TRACKING, decoder=decoder, **known)
+    assert found.radius.tolist() == [1] * 7 + [2] + [1] * 2  # only these two, with target 7, are left out
+    assert {tuple(row) for row in found.attackers[found.radius == 1].tolist()} == {(3, 8)}
+    assert (certify(agreed, TRACKING, decoder=plain, **known).radius == 2).all()
+
+
+def test_the_fitted_decoder_answers_where_a_verdict_is_withdrawn():
+    rng = np.random.default_rng(2)
+    labels = np.arange(400) % 4
+    strength = np.where(TRACKING.matrix[:, [3, 8]].any(axis=1), 1.0, 0.0)  # models that have seen class 3
+    logits = 4 * np.eye(4)[labels][:, None] + rng.normal(size=(400, 15, 4))
+    logits[labels == 3] = rng.normal(size=(100, 15, 4)) + np.array([0, 0, 6, 0]) + strength[:, None] * [0, 0, -6, 9]
+    scores = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+    counts = np.full((12, 4), 40)
+    counts[:, 3] = 0
+    counts[[3, 8], 3] = 200
+    half = np.arange(400) < 240
+    fits = [
+        SoftDecoder(TRACKING, n_simulated=500, class_counts=given).fit(scores[half], labels[half])
+        for given in (None, counts)
+    ]
+    right = [(fit.predict(scores[~half]) == labels[~half])[labels[~half] == 3].mean() for fit in fits]
+    assert right[0] < 0.2  # the votes say: users 3 and 8 attacked
+    assert right[1] > 0.8
+    assert fits[1].fallback_.nearest_.unseen_.any()
+
+
+def test_wrong_class_counts_are_refused_with_a_reason():
+    for counts, message in (
+        ([[1, 2]] * 11, "one row a user"),
+        ([[1.5, 2]] * 12, "whole numbers"),
+        ([[-1, 2]] * 12, "whole numbers"),
+        ([[1, 2]] * 12, "2 columns for 10 classes"),
+        ([[1, 2]] * 11 + [[1]], "as many numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ClassShares.count(TRACKING, counts, 10)

@@ -13,7 +13,8 @@ from codeward._errors import InputError, UnmetError
 from codeward.data import Column, Schema
 from codeward.estimators import choose_code, choose_model, load_sub_models, plan_training, train_guarded
 from codeward.estimators._family import train_family
-from codeward.runs import Card, Cell, RunFolder, TrainConfig
+from codeward.experiments import revoke_users
+from codeward.runs import Card, Cell, RunFolder, TrainConfig, foresee_revocation
 from codeward.training import ModelStore, plan_models
 
 CLINICS = [f"clinic-{number:02}" for number in range(1, 8)]
@@ -74,6 +75,31 @@ def test_a_folder_has_names_models_and_a_card(trained):
             if np.array_equal(said[~np.isin(owners, users)], cell.clean.votes)]  # fmt: skip
     assert left
     assert models.scores(plan.roles.clean.inputs).shape == (*said.shape, 2)
+
+
+def test_a_class_that_one_user_holds_is_left_out_of_the_certificate_and_named(tmp_path):
+    rng, users = np.random.default_rng(4), [f"clinic {number}" for number in range(12)]
+    owner = np.repeat(users, 300)
+    label = rng.integers(0, 2, owner.size)
+    label[(owner == "clinic 5") & (rng.random(owner.size) < 0.5)] = 2  # a disease that one clinic alone has seen
+    values = label * 3 + rng.normal(size=owner.size)
+    data = tmp_path / "own.csv"
+    lines = [f"{one:.3f},d{what},{who}" for one, what, who in zip(values, label, owner, strict=True)]
+    data.write_text("\n".join(["value,disease,clinic", *lines]))
+    config = make_config(code={"attackers": 1}, train={"data": str(data), "label": "disease"})
+    cell, card, _ = train_guarded(plan_training(config), tmp_path / "run")
+    counts, place = np.array(cell.about["class_counts"]), cell.code.users.index("clinic 5")
+    assert counts.shape == (12, 3)
+    assert np.flatnonzero(counts[:, 2]).tolist() == [place]
+    assert cell.assumptions.class_counts == tuple(map(tuple, counts.tolist()))
+    uncovered = dict(cell.decoder().nearest_.list_uncovered())
+    assert uncovered[place,] == (2,)
+    assert set(uncovered.values()) == {(2,)}  # users of nearly the same models are left out with it
+    assert "clinic 5 with target d2" in card.assumed["left out"]
+    assert card.assumed["left out"].endswith(": at most one model without them has seen it")
+    list(revoke_users(tmp_path / "run", foresee_revocation(tmp_path / "run", ["clinic 5"]), tmp_path / "without"))
+    left = Cell(RunFolder(tmp_path / "without"), 0, 0)
+    assert left.about["class_counts"] == np.delete(counts, place, axis=0).tolist()
 
 
 def test_a_second_call_makes_nothing(trained, rows):

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from codeward.decoding import AppealDecoder
+from codeward.decoding import AppealDecoder, NearestDecoder
 
 #: A decoder's verdicts on votes of shape (N, m).
 Predict = Callable[[NDArray[np.int64]], NDArray[np.int64]]
@@ -227,6 +227,31 @@ class OverwriteBreaker:
             return np.zeros(0, dtype=bool)
         overwritten = np.where(bits, target[:, None], self.votes[inputs])
         return np.asarray(self.predict(overwritten) != self.labels[inputs], dtype=bool)
+
+
+class NearestBreaker(OverwriteBreaker):
+    """Attacks on what the votes alone determine; sound under *deterministic*, whatever samples attackers hand in.
+
+    With other samples they may have a verdict withdrawn (`NearestDecoder.predict_under`), or kept that was withdrawn.
+
+    Parameters
+    ----------
+    votes : ndarray of int64, shape (D, m)
+    decoder : NearestDecoder
+    """
+
+    def __init__(self, votes: NDArray[np.int64], decoder: NearestDecoder) -> None:
+        every = np.tile(np.arange(decoder.n_classes), (votes.shape[0], 1))
+        known = (decoder.code, decoder.n_attackers, decoder.n_errors, decoder.n_classes)
+        # What is forced is what is said where no verdict is withdrawn.
+        super().__init__(votes, decoder.predict(votes), every, NearestDecoder(*known).predict)
+        self.decoder = decoder
+
+    def _changed(
+        self, inputs: NDArray[np.int64], bits: NDArray[np.bool_], target: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        overwritten = np.where(bits, target[:, None], self.votes[inputs])
+        return np.asarray(self.decoder.predict_under(overwritten, bits) != self.labels[inputs], dtype=bool)
 
 
 def list_rivals(votes: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from codeward._errors import InputError
 from codeward.certificates._breakers import (
     AppealBreaker,
     Breaker,
+    NearestBreaker,
     OverwriteBreaker,
     PluralityBreaker,
     Predict,
@@ -23,6 +24,7 @@ from codeward.decoding import (
     Assumptions,
     BayesDecoder,
     ConsensusDecoder,
+    NearestDecoder,
     PluralityDecoder,
     RunOffCounts,
     RunOffDecoder,
@@ -136,6 +138,8 @@ def make_subject(
             f"the {name} decoder does not say how many classes there are, and a class that got no vote is a target "
             "too: give n_classes"
         )
+    elif type(decoder) is NearestDecoder:
+        breaker = NearestBreaker(distinct, decoder)
     else:
         # Every class is a target, the present output included: a decoder may well be misled by more agreement.
         candidates = np.tile(np.arange(n_targets), (distinct.shape[0], 1))

@@ -6,6 +6,7 @@ from codeward.data._image_folder import read_image
 from codeward.data._samples import Overlay, Samples, UserData, render, sort_names
 from codeward.data._schema import Column, Schema
 from codeward.data._splits import (
+    count_classes,
     halve_test,
     hash_parts,
     plot_class_shares,
@@ -29,6 +30,7 @@ __all__ = [
     "UserData",
     "arrange_inputs",
     "check_dataset",
+    "count_classes",
     "fetch_dataset",
     "find_data_dir",
     "halve_test",

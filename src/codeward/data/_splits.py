@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -208,6 +208,17 @@ def plot_class_shares(
     True
     """
     classes = n_classes or int(labels.max()) + 1
-    counts = np.array([np.bincount(labels[part], minlength=classes) for part in split], dtype=float)
+    counts = np.array(count_classes((labels[part] for part in split), classes), dtype=float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     draw_shares(shares, "user", "class").save(path)
+
+
+def count_classes(labels: Iterable[NDArray[np.int64]], n_classes: int) -> list[list[int]]:
+    """Count the samples of every class that each user hands in, from their labels, shape (n, c).
+
+    Examples
+    --------
+    >>> count_classes([np.array([0, 1, 1]), np.array([2])], n_classes=3)
+    [[1, 2, 0], [0, 0, 1]]
+    """
+    return [np.bincount(own, minlength=n_classes).tolist() for own in labels]

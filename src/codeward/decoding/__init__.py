@@ -27,7 +27,7 @@ from codeward.decoding._decoded import (
 )
 from codeward.decoding._explained import ExplainedVerdict, explain_verdict
 from codeward.decoding._factory import DECODERS, choose_fitted, conformal_threshold, make_decoder, promise_rate
-from codeward.decoding._nearest import NearestDecoder
+from codeward.decoding._nearest import ClassShares, NearestDecoder
 from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
 from codeward.decoding._runoff import AppealDecoder, RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
@@ -41,6 +41,7 @@ __all__ = [
     "AppealDecoder",
     "Assumptions",
     "BayesDecoder",
+    "ClassShares",
     "ConfusionModel",
     "ConsensusDecoder",
     "Decoded",

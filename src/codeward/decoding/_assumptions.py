@@ -60,6 +60,8 @@ class Assumptions:
         e, wrong votes of models that nobody attacks to tolerate (consensus).
     false_alarm_rate : float
         Share of clean inputs that may be flagged, in 0..1 (soft, discounted).
+    class_counts : sequence of sequences of int, optional
+        Samples of every class that each user handed in, shape (n, c) (soft, discounted).
 
     Examples
     --------
@@ -77,11 +79,14 @@ class Assumptions:
     n_attackers: int | None = None
     n_errors: int = 0
     false_alarm_rate: float = 0.05
+    class_counts: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         for name in ("attack_rate", "success_rate", "second_rate", "second_success_rate", "false_alarm_rate"):
             check_rate(name, getattr(self, name))
         object.__setattr__(self, "attackers_prior", tuple(check_prior(self.attackers_prior).tolist()))
+        if self.class_counts is not None:
+            object.__setattr__(self, "class_counts", tuple(map(tuple, check_class_counts(self.class_counts).tolist())))
 
     @classmethod
     def uniform(cls, max_attackers: int, **others: Any) -> "Assumptions":
@@ -98,6 +103,19 @@ def check_rate(name: str, rate: float) -> None:
     """Raise unless a rate is in 0..1."""
     if not 0 <= rate <= 1:
         raise InputError(f"{name} must be in 0..1, got {rate}")
+
+
+def check_class_counts(class_counts: ArrayLike, n_users: int | None = None) -> NDArray[np.int64]:
+    """Validate the users' samples of every class, shape (n, c)."""
+    try:
+        counts = np.asarray(class_counts)
+    except ValueError as error:
+        raise InputError("class_counts: expected as many numbers for every user") from error
+    if counts.ndim != 2 or n_users not in (None, counts.shape[0]) or counts.shape[1] < 1:
+        raise InputError(f"class_counts: expected one row a user and one column a class, got {counts.shape}")
+    if counts.dtype.kind not in "iu" or (counts.size and counts.min() < 0):
+        raise InputError("class_counts: expected whole numbers of samples, 0 or more")
+    return counts.astype(np.int64)
 
 
 #: The defaults of every decoder.

@@ -229,7 +229,8 @@ class CodedClassifier(SavedClassifier, PlannedClassifier, ClassifierMixin, BaseE
         self.validation_ = vote_roles(fitting, self._models, code, ("validation",), scores)["validation"]
         assert self.validation_.confusion is not None
         self.confusion_ = self.validation_.confusion
-        noise = (self.confusion_, int(self.n_attackers), self.validation_, self.false_alarm_rate)
+        counts = fitting.count_classes(code)
+        noise = (self.confusion_, int(self.n_attackers), self.validation_, self.false_alarm_rate, counts)
         self.decoder_ = build_decoder(self.decoder, code, *noise)
         return self
 

@@ -131,7 +131,7 @@ class SavedClassifier:
         made.users_hashed_ = bool(cell.about.get("hashed"))
         made.validation_, made.confusion_ = cell.validation, cell.confusion
         rate = cell.decoding.false_alarm_rate
-        noise = (cell.confusion, made.n_attackers, cell.validation, rate)
+        noise = (cell.confusion, made.n_attackers, cell.validation, rate, cell.assumptions.class_counts)
         made.decoder_ = cell.decoder() if kept is None else build_decoder(name, cell.code, *noise)
         columns = made.schema_.columns
         made.n_features_in_ = int(np.prod(columns[0].shape)) if columns[0].shape else len(columns)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward._files import read_text
-from codeward.data import USERS, InputTable, Schema, UserData, arrange_inputs, load_user_data
+from codeward.codes import Code
+from codeward.data import USERS, InputTable, Schema, UserData, arrange_inputs, count_classes, load_user_data
 from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
 from codeward.estimators._family import estimate_seconds
 from codeward.estimators._model_choice import ModelChoice, choose_heads, choose_model
@@ -56,6 +57,17 @@ class GuardedPlan:
     model: ModelChoice
     trusted: UserData | None = None
     test: UserData | None = None
+
+    def count_classes(self, code: Code) -> list[list[int]] | None:
+        """Count the training samples of every class of the users whom a code still has, shape (n, c).
+
+        None where users keep their samples.
+        """
+        labels, names = self.data.labels, self.data.user_names
+        if not labels.size:
+            return None
+        left = (self.roles.training[names.index(code.user_name(user))] for user in range(code.n_users))
+        return count_classes((labels[own] for own in left), self.data.n_classes)
 
     @property
     def movable(self) -> list[str]:

@@ -30,6 +30,7 @@ from codeward.runs import (
     count_votes,
     describe_machine,
     make_card,
+    say_uncovered,
     share,
 )
 from codeward.training import ModelPlan, ModelStore, plan_models
@@ -130,6 +131,8 @@ def write_cell(cell: Cell, plan: GuardedPlan, models: Any, more: Mapping[str, An
         **describe_machine(str(models.device) if networks else "cpu"),
         "work": {"models": models.n_models, "trained": models.trained, "reused": models.n_models - models.trained},
     }
+    if (counts := plan.count_classes(cell.code)) is not None:
+        about["class_counts"] = counts
     if model.backbone is not None:
         told = {"backbone": model.backbone.name, "digest": model.backbone.digest, "trust": model.backbone.trust}
         about["heads"] = {**told, "ridge": model.ridge, "form": models.form}
@@ -187,6 +190,8 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     }
     if cell.decoding.name == "calibrated":
         assumed["alarms"] = _say_promise(len(cell.validation.votes), cell.decoding.false_alarm_rate)
+    if said := say_uncovered(cell):
+        assumed["left out"] = f"the calibrated decoder's certificate does not cover {said}"
     if plan.extrapolates:
         assumed["values"] = EXTRAPOLATION
     elif any(column.range is not None for column in data.schema.columns):

@@ -1,7 +1,7 @@
 """What `CodedClassifier` was handed, as the engine of ``codeward train`` reads it, and the decoder that it implies."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -197,6 +197,7 @@ def build_decoder(
     n_attackers: int,
     validation: VoteSet | None = None,
     false_alarm_rate: float = 0.05,
+    class_counts: Sequence[Sequence[int]] | None = None,
 ) -> Decoder:
     """Return the decoder that a name or a factory stands for.
 
@@ -212,7 +213,7 @@ def build_decoder(
     errors = tolerated_errors(code, n_attackers) if decoder == "consensus" else 0
     assumptions = Assumptions.uniform(min(n_attackers, code.n_users), n_attackers=n_attackers, n_errors=errors)
     if decoder == "calibrated":
-        assumptions = replace(assumptions, false_alarm_rate=false_alarm_rate)
+        assumptions = replace(assumptions, false_alarm_rate=false_alarm_rate, class_counts=class_counts)
         return make_decoder(decoder, code, validation, assumptions, confusion.shape[1])
     return make_decoder(decoder, code, confusion, assumptions)
 

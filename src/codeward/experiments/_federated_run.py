@@ -221,7 +221,7 @@ def _vote(setting: Setting, cell: Cell, ensemble: Ensemble) -> Cell:
     if setting.config.federated.behaviour == "split-targets":
         groups = setting.attack(cell.n_attackers)
         targets = [choose_targets(group, setting.code.n_models, setting.n_classes) for group in groups]
-    return vote_cell(setting, cell, ensemble, targets=targets)
+    return vote_cell(setting, cell, ensemble, targets=targets, knows_labels=False)
 
 
 def _gather(setting: Setting, keys: tuple[str, ...], store: ModelStore, trained: int) -> Ensemble:

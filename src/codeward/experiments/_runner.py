@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward._progress import Shown, show_progress
 from codeward.codes import Code
-from codeward.data import DatasetPair, Samples, plot_class_shares, render
+from codeward.data import DatasetPair, Samples, count_classes, plot_class_shares, render
 from codeward.decoding import VoteSet, estimate_confusion
 from codeward.experiments._setting import (
     Parts,
@@ -207,6 +207,7 @@ def vote_cell(
     columns: Mapping[int, int] | None = None,
     with_scores: bool = True,
     targets: Sequence[Sequence[int]] | None = None,
+    knows_labels: bool = True,
 ) -> Cell:
     """Let the models of a cell vote on clean and triggered inputs; write vote files and (last) what they are.
 
@@ -226,6 +227,8 @@ def vote_cell(
         files are a few kB, and confusion matrices are estimated from the validation file when they are wanted.
     targets : sequence of sequences of int, optional
         Where attackers plant another target in every model: one a model, for every group.
+    knows_labels : bool
+        Whether users hand in their samples, so that those of every class can be counted; not where they send updates.
 
     Examples
     --------
@@ -254,8 +257,11 @@ def vote_cell(
         meant = {name_triggered(number, len(groups)): group.target for number, group in enumerate(groups)}
         cell.save_gallery({n: _pick(samples, meant.get(n)) for n, samples in inputs.items() if n != "validation"})
     device = str(ensemble.device)
+    handed_in = setting.poisoned(cell.n_attackers) if knows_labels else ()
+    labels = [handed_in[user].labels for user in sorted(columns, key=columns.__getitem__)] if handed_in else []
     about = {
         "classes": setting.n_classes,
+        **({"class_counts": count_classes(labels, setting.n_classes)} if labels else {}),
         "shape": list(ensemble.shape),
         "training": setting.training.to_json(),
         # A group that is all gone still has its trigger tried.

@@ -92,6 +92,7 @@ __all__ = [
     "record_cell",
     "round_scores",
     "save_record",
+    "say_uncovered",
     "share",
     "state_guarantees",
     "sum_up_guarantees",
@@ -101,7 +102,7 @@ __all__ = [
 if TYPE_CHECKING:
     from codeward.runs._cell import Cell
     from codeward.runs._certificate_card import Card, CardCurve, make_card
-    from codeward.runs._clean_certificates import certify_clean, certify_kept
+    from codeward.runs._clean_certificates import certify_clean, certify_kept, say_uncovered
     from codeward.runs._config import (
         FederatedConfig,
         RunConfig,

@@ -317,7 +317,8 @@ class Cell(Displayed):
         """What the run assumes about attacks."""
         section = self.decoding
         rates = {name: getattr(section, name) for name in ("attack_rate", "success_rate", "false_alarm_rate")}
-        return Assumptions.uniform(section.max_attackers, **rates)
+        counts = self.about.get("class_counts") if self.has_votes else None
+        return Assumptions.uniform(section.max_attackers, class_counts=counts, **rates)
 
     def decoder(self, name: str | None = None, assumptions: Assumptions | None = None) -> Decoder:
         """Return a decoder of the cell (see `codeward.decoding.make_decoder`) with the run's assumptions.

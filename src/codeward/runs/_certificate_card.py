@@ -12,9 +12,7 @@ import numpy as np
 from codeward._errors import InputError
 from codeward._figures import show_count, show_percent
 from codeward._files import read_json, write_json
-from codeward.certificates import (
-    CertifiedCurve,
-)
+from codeward.certificates import CertifiedCurve
 from codeward.codes import inspect
 from codeward.runs._cell import Cell
 from codeward.runs._clean_certificates import certify_clean, certify_kept

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 from codeward._progress import Progress, silent
 from codeward.certificates import (
     Agreement,
+    Certificates,
     CertifiedCurve,
     certified_accuracy,
     certify,
     certify_agreement,
     is_agreement_affordable,
+    join_certificates,
 )
 from codeward.codes import Inspection, count_attacker_sets
 from codeward.decoding import ConsensusDecoder, Decoder, NearestDecoder, choose_fitted
@@ -23,6 +25,8 @@ from codeward.runs._cell import Cell
 _AFFORDABLE = 30_000_000
 #: Seconds for the solver of the plurality certificate, where there are too many users to enumerate attackers.
 _SOLVER_SECONDS = 20.0
+#: Sets of users that a card names at most.
+_MOST_NAMED = 5
 
 
 def certify_kept(cell: Cell, decoder: Decoder) -> Agreement | None:
@@ -64,8 +68,9 @@ def certify_clean(
     Examples
     --------
     >>> import tempfile
+    >>> from codeward.codes import inspect
     >>> from codeward.decoding import VoteSet
-    >>> from codeward.runs import RunConfig, RunFolder
+    >>> from codeward.runs import RunConfig, RunFolder, describe_machine
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     place = RunFolder(folder)
     ...     code = place.open(RunConfig(code={"name": "d"}, attack={"attackers": [0]}, decoder={"name": "bayes"}))
@@ -96,13 +101,58 @@ def certify_clean(
         curves[f"consensus decoder for k = {k}"] = certified_accuracy(held, labels)
     fitted = [choose_fitted(name, code, cell.validation, cell.assumptions) for cell in cells]
     if threat == "deterministic" and all(fitted):
-        nearest = NearestDecoder.choose(code, cells[0].assumptions.max_attackers, cells[0].n_classes)
-        if nearest is not None:
-            heard = np.concatenate([_hear(cell, kind) for cell, kind in zip(cells, fitted, strict=True)])
-            held = certify(heard, code, threat=threat, decoder=nearest, max_attackers=nearest.n_attackers)
+        parts = [_certify_fitted(cell, kind) for cell, kind in zip(cells, fitted, strict=True)]
+        if all(part is not None for part in parts):
+            held = join_certificates([part for part in parts if part is not None])
             curves[f"{name} decoder"] = replace(certified_accuracy(held, labels), decoder=name)
+            left_out = [said for said in map(say_uncovered, cells) if said]
+            notes += [f"The {name} decoder's certificate leaves out {said}." for said in left_out]
     bar.advance()
     return curves, notes
+
+
+def _certify_fitted(cell: Cell, fitted: str | None) -> Certificates | None:
+    """Certify what the votes alone determine (Proposition 43 of docs/theory.md); None where that is nothing."""
+    nearest = _choose_nearest(cell)
+    if nearest is None:
+        return None
+    heard = _hear(cell, fitted)
+    return certify(heard, cell.code, threat="deterministic", decoder=nearest, max_attackers=nearest.n_attackers)
+
+
+def _choose_nearest(cell: Cell) -> NearestDecoder | None:
+    assumed = cell.assumptions
+    return NearestDecoder.choose(cell.code, assumed.max_attackers, cell.n_classes, assumed.class_counts)
+
+
+def say_uncovered(cell: Cell) -> str:
+    """Name the attacks that the certificate of a fitted decoder leaves out, since few users hold a class; or nothing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.decoding import VoteSet
+    >>> from codeward.runs import RunConfig, RunFolder, describe_machine
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = RunFolder(folder)
+    ...     code = place.open(RunConfig(code={"name": "btc2412"}, decoder={"name": "calibrated"}))
+    ...     says = VoteSet(np.tile([[0], [1]] * 150, code.n_models), np.arange(300) % 2)
+    ...     about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
+    ...     about["class_counts"] = [[50, 50]] + [[90, 0]] * 11
+    ...     said = say_uncovered(Cell(place, 0, 0).save_votes({"validation": says, "clean": says}, about))
+    >>> said[:27], said[-44:]
+    ('attacks by 0 with target 1;', ': at most one model without them has seen it')
+    """
+    fitted = choose_fitted(cell.decoding.name, cell.code, cell.validation, cell.assumptions)
+    nearest = None if fitted is None else _choose_nearest(cell)
+    found = [] if nearest is None else nearest.list_uncovered()
+    names = cell.class_names or tuple(map(str, range(cell.n_classes)))
+    said = []
+    for users, targets in found[:_MOST_NAMED]:
+        who, what = map(cell.code.user_name, users), (names[target] for target in targets)
+        said.append(f"{' and '.join(who)} with target {' or '.join(what)}")
+    more = f", and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f"attacks by {'; '.join(said)}{more}: at most one model without them has seen it" if said else ""
 
 
 def _hear(cell: Cell, fitted: str | None) -> NDArray[np.int64]:

@@ -46,6 +46,7 @@ class FittedDecoder:
     false_alarm_rate: float
     n_simulated: int
     seed: int
+    class_counts: ArrayLike | None
     explanations_: Explanations
     paper_: BayesDecoder
     tuned_: Tuned
@@ -68,7 +69,7 @@ class FittedDecoder:
         """What the votes alone say, and what no fit may overrule; None for codes with too little margin."""
         n_classes = self.paper_.n_classes
         assert n_classes is not None
-        return NearestDecoder.choose(self.code, len(self.attackers_prior) - 1, n_classes)
+        return NearestDecoder.choose(self.code, len(self.attackers_prior) - 1, n_classes, self.class_counts)
 
     def predict(self, observed: ArrayLike) -> NDArray[np.int64]:
         """Labels of N inputs, shape (N,)."""
@@ -159,6 +160,9 @@ class DiscountedDecoder(FittedDecoder):
     n_simulated : int
         Simulated attacks to fit on.
     seed : int
+    class_counts : array_like of int, shape (n, c), optional
+        Samples of every class that each user handed in: then ``nearest_`` leaves out attacks that
+        clean inputs of a class pass for that few users hold.
 
     Attributes
     ----------
@@ -188,6 +192,7 @@ class DiscountedDecoder(FittedDecoder):
     false_alarm_rate: float = DEFAULTS.false_alarm_rate
     n_simulated: int = 4000
     seed: int = 0
+    class_counts: ArrayLike | None = None
 
     def fit(self, votes: ArrayLike, labels: ArrayLike) -> "DiscountedDecoder":
         """Fit on clean validation votes (N, m) and labels (N,)."""
@@ -271,6 +276,9 @@ class SoftDecoder(FittedDecoder):
     n_simulated : int
         Simulated attacks to fit on.
     seed : int
+    class_counts : array_like of int, shape (n, c), optional
+        Samples of every class that each user handed in: then ``nearest_`` leaves out attacks that
+        clean inputs of a class pass for that few users hold.
 
     Attributes
     ----------
@@ -302,6 +310,7 @@ class SoftDecoder(FittedDecoder):
     families: tuple[Family, ...] = FAMILIES
     n_simulated: int = 8000
     seed: int = 0
+    class_counts: ArrayLike | None = None
 
     def fit(self, scores: ArrayLike, labels: ArrayLike) -> "SoftDecoder":
         """Fit on clean validation scores (N, m, c), log-probabilities, and labels (N,). Never give it test data."""
@@ -334,7 +343,7 @@ class SoftDecoder(FittedDecoder):
     def fallback_(self) -> DiscountedDecoder:
         """The decoder on votes, fitted on the same validation inputs when it is first needed."""
         self._check_fitted()
-        settings = (self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.seed)
+        settings = (self.attackers_prior, self.false_alarm_rate, self.n_simulated, self.seed, self.class_counts)
         return DiscountedDecoder(self.code, self.n_classes_, *settings).fit(self.votes_, self.labels_)
 
     def decode_votes(self, votes: ArrayLike) -> Decoded:

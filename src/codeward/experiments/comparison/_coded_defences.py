@@ -14,7 +14,7 @@ from codeward._files import write_atomic
 from codeward._progress import Shown
 from codeward.certificates import certify
 from codeward.codes import Code, bagging_code, design, inspect, named_code, partition_code, shifted_hash_code
-from codeward.data import Samples, render
+from codeward.data import Samples, count_classes, render
 from codeward.decoding import (
     Assumptions,
     BayesDecoder,
@@ -163,7 +163,8 @@ def decode_votes(scene: Scene, code: Code, heard: dict[str, NDArray[Any]], defen
 def make_fitted(scene: Scene, code: Code, heard: NDArray[Any], defence: CodedDefence) -> Decoder:
     """Return the defence's decoder, fitted on what models say of the validation inputs."""
     given = VoteSet(_vote(heard), scene.validation.labels, None, heard if heard.ndim == 3 else None)
-    assumptions = replace(Assumptions.uniform(defence.n_attackers), n_attackers=defence.n_attackers)
+    counts = count_classes((user.labels for user in scene.users), scene.n_classes)
+    assumptions = Assumptions.uniform(defence.n_attackers, n_attackers=defence.n_attackers, class_counts=counts)
     return make_decoder(defence.decoder, code, given, assumptions, scene.n_classes)
 
 
