@@ -8,7 +8,7 @@ from benchmarks.alarms import count_allowed, simulate
 from codeward._errors import InputError
 from codeward.codes import enumerate_patterns, named_code
 from codeward.decoding import BayesDecoder, PluralityDecoder, estimate_confusion
-from codeward.decoding.soft import DiscountedDecoder, SoftDecoder
+from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, _fitted_decoders
 from codeward.decoding.soft._explanations import Sums, log_sum
 from codeward.decoding.soft._learners import log_softmax
 from codeward.decoding.soft._opinions import Part, choose_threshold, fit_pool, list_opinions, spread_gap
@@ -118,6 +118,22 @@ def test_where_all_models_agree_the_attack_probability_is_zero(fitted, fresh):
         assert not found.agreed.all()
         assert (found.attack_probability[found.agreed] == 0).all()
         np.testing.assert_array_equal(found.alarms(), found.attack_probability > 0.5)
+
+
+def test_inputs_that_look_like_attacks_have_no_say_in_the_label(fresh, monkeypatch):
+    scores, labels = fresh
+    half = len(labels) // 2
+    poisoned, said = scores[:half].copy(), labels[:half].copy()
+    few = half // 25
+    poisoned[:few], said[:few] = plant(scores[:few], (0, 5), 2), 2
+    triggered, truth = plant(scores[half:], (0, 5), 2), labels[half:]
+    right = []
+    for share in (1.0, _fitted_decoders.QUIET):
+        monkeypatch.setattr(_fitted_decoders, "QUIET", share)
+        decoder = SoftDecoder(CODE, n_simulated=2000).fit(poisoned, said)
+        decoder.nearest_ = None  # what the votes determine is not learned from these inputs
+        right.append((decoder.predict(triggered) == truth)[truth != 2].mean())
+    assert right[1] > right[0] + 0.2
 
 
 def test_pooled_evidence_names_the_target_and_the_pattern(fitted, fresh):

@@ -24,6 +24,7 @@ from codeward.decoding.soft._explanations import (
 )
 from codeward.decoding.soft._fitting import (
     FAMILIES,
+    QUIET,
     UNEVEN_SUCCESS,
     Family,
     Material,
@@ -110,6 +111,7 @@ class FittedDecoder:
         folds: NDArray[np.int64],
         families: tuple[Family, ...],
         uneven: float,
+        quiet: float,
         overwrite: Any,
         weigh: Any,
         generator: np.random.Generator,
@@ -119,7 +121,7 @@ class FittedDecoder:
         self.__dict__.pop("nearest_", None)
         self.paper_ = BayesDecoder(self.code, confusion, attackers_prior=self.attackers_prior)
         self.tuned_ = tune(
-            Material(inputs, votes, labels, folds, n_classes, uneven, overwrite, weigh),
+            Material(inputs, votes, labels, folds, n_classes, uneven, quiet, overwrite, weigh),
             self.paper_,
             self.explanations_,
             families,
@@ -215,7 +217,7 @@ class DiscountedDecoder(FittedDecoder):
                 likelihoods[here] = model.log_likelihood(made[here])
             return weigh_votes(likelihoods, made)
 
-        known = (checked, checked, truth, self.n_classes, folds, ("sure",), 0.0)
+        known = (checked, checked, truth, self.n_classes, folds, ("sure",), 0.0, 1.0)
         self._tune(*known, lambda attacks: overwrite_votes(checked, attacks), weigh, generator)  # type: ignore[arg-type]
         return self
 
@@ -330,7 +332,7 @@ class SoftDecoder(FittedDecoder):
 
         self.votes_, self.labels_ = checked.argmax(axis=2), truth
         self.__dict__.pop("fallback_", None)
-        known = (checked, self.votes_, truth, self.n_classes_, calibration.folds, self.families, UNEVEN_SUCCESS)
+        known = (checked, self.votes_, truth, self.n_classes_, calibration.folds, self.families, UNEVEN_SUCCESS, QUIET)
         self._tune(*known, lambda attacks: overwrite_scores(checked, attacks, generator), weigh, generator)
         return self
 

@@ -54,6 +54,11 @@ LEAD = (0.05, 2.5)
 SUCCESS, POOR_SUCCESS = 0.99, (0.6, 1.0)
 #: Share of the attacks on scores whose success rate differs from model to model.
 UNEVEN_SUCCESS = 0.5
+#: Share of the clean inputs on scores, those least like attacks, that have a say in the label: poisoned validation
+#: inputs are among the others. Held-out validation inputs (CIFAR-10: codes c, d and btc2412, MNIST: btc2412), clean or
+#: with simulated triggers, change by -0.3 to 0.8 points; where a tenth of the fit's are poisoned, 0 to 2 points more of
+#: the two users' triggered ones are right.
+QUIET = 0.8
 #: Range of the share of the trigger in a weak hit.
 SHARE = (0.05, 0.65)
 
@@ -197,6 +202,8 @@ class Material:
     n_classes : int
     uneven : float
         Share of the simulated attacks that work in each model at a rate of its own.
+    quiet : float
+        Share of the clean inputs, those least like attacks, that have a say in the label.
     overwrite : callable
         Inputs of simulated attacks.
     weigh : callable
@@ -209,6 +216,7 @@ class Material:
     folds: NDArray[np.int64]
     n_classes: int
     uneven: float
+    quiet: float
     overwrite: Callable[[SimulatedAttacks], NDArray[Any]]
     weigh: Callable[[NDArray[Any], NDArray[np.int64]], ModelEvidence]
 
@@ -263,7 +271,8 @@ def tune(
         mine, by_votes = sums.take(rows), paper.decode(votes[rows]).label_probability
         return Part(list_opinions(mine, by_votes, votes[rows]), mine.gap, truth[rows])
 
-    parts = [gather(of_clean, material.votes, labels, np.arange(n_inputs))]
+    quiet = np.flatnonzero(gaps <= np.quantile(gaps, material.quiet))
+    parts = [gather(of_clean, material.votes, labels, quiet)]
     parts += [gather(of_attacked, attacked.votes, labels[attacks.rows], np.flatnonzero(stratum)) for stratum in strata]
     return Tuned(ratios, threshold, fit_pool(parts))
 
