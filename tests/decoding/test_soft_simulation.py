@@ -74,7 +74,7 @@ def test_success_differs_by_model_in_uneven_attacks_alone(uneven, low, high):
     assert np.median(rates) == pytest.approx(0.985 if uneven == 0 else 0.5, abs=0.02)
 
 
-def test_half_of_the_attacks_on_scores_are_uneven_and_none_on_votes(monkeypatch):
+def test_a_quarter_of_the_attacks_on_scores_is_uneven_and_none_on_votes(monkeypatch):
     drawn = []
     original = _fitting.draw_attacks
     monkeypatch.setattr(_fitting, "draw_attacks", lambda *given: drawn.append(given[6]) or original(*given))
@@ -82,7 +82,7 @@ def test_half_of_the_attacks_on_scores_are_uneven_and_none_on_votes(monkeypatch)
     labels = np.arange(60) % 3
     scores = log_softmax(3 * np.eye(3)[labels][:, None] + generator.normal(size=(60, code.n_models, 3)))
     SoftDecoder(code, n_simulated=60).fit(scores, labels)
-    assert drawn == [0.5, 0.5]
+    assert drawn == [0.25, 0.25]
     DiscountedDecoder(code, 3, n_simulated=60).fit(scores.argmax(axis=2), labels)
     assert drawn[2:] == [0.0, 0.0]
 

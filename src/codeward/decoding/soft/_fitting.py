@@ -52,8 +52,10 @@ SOFTEST = 16.0
 LEAD = (0.05, 2.5)
 #: Success rate of half of the inputs, and the range of the others.
 SUCCESS, POOR_SUCCESS = 0.99, (0.6, 1.0)
-#: Share of the attacks on scores whose success rate differs from model to model.
-UNEVEN_SUCCESS = 0.5
+#: Share of the attacks on scores whose success rate differs from model to model. Fitted on 269 validation inputs (three
+#: draws; CIFAR-10: btc2412 and c, MNIST: btc2412), a quarter gains 3 to 18 points of such triggers by two users and
+#: loses 0.2 at most of those that work everywhere; a half gains 1 to 5 more and loses 2 of three users' on MNIST.
+UNEVEN_SUCCESS = 0.25
 #: Share of the clean inputs on scores, those least like attacks, that have a say in the label: poisoned validation
 #: inputs are among the others. Held-out validation inputs (CIFAR-10: codes c, d and btc2412, MNIST: btc2412), clean or
 #: with simulated triggers, change by -0.3 to 0.8 points; where a tenth of the fit's are poisoned, 0 to 2 points more of
