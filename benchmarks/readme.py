@@ -2,10 +2,10 @@
 
 Usage: python -m benchmarks.readme [FOLDER | --idea | --results]
 
-Writes docs/figures/run.txt, verdict.txt (what `codeward run` and `codeward decode` print), run-votes.svg and
-run-accuracy.svg (figures of `codeward report`). FOLDER keeps the run; without it, it is forgotten. --idea draws the
-pictures of docs/concepts.md instead, which are those of examples/plot_idea.py; --results those of docs/results.md, from
-the records in results/.
+Writes docs/figures/run.txt, verdict.txt (what `codeward run` and `codeward decode` print), and of the figures of
+`codeward report` run-votes.svg, run-accuracy.svg, run-alarms.svg and run-certified.svg. FOLDER keeps the run; without
+it, it is forgotten. --idea draws the pictures of docs/concepts.md instead, which are those of examples/plot_idea.py;
+--results those of docs/results.md, from the records in results/.
 """
 
 import contextlib
@@ -57,8 +57,8 @@ def main(folder: str | None) -> int:
         first = next(line for line in Path("verdicts.jsonl").read_text(encoding="utf-8").splitlines() if _flagged(line))
         write_text_atomic(FIGURES / "verdict.txt", f"{text}$ head -1 verdicts.jsonl\n{first}\n")
         show("report", run)
-        for name in ("votes", "accuracy"):
-            shutil.copyfile(Path(run, "figures", f"{name}.svg"), FIGURES / f"run-{name}.svg")
+        for name, kept in (("votes", "votes"), ("accuracy", "accuracy"), ("roc", "alarms"), ("certified", "certified")):
+            shutil.copyfile(Path(run, "figures", f"{name}.svg"), FIGURES / f"run-{kept}.svg")
     return 0
 
 
