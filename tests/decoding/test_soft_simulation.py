@@ -74,12 +74,17 @@ def test_success_differs_by_model_in_uneven_attacks_alone(uneven, low, high):
     assert np.median(rates) == pytest.approx(0.985 if uneven == 0 else 0.5, abs=0.02)
 
 
-def test_a_quarter_of_the_attacks_on_scores_is_uneven_and_none_on_votes(monkeypatch):
+def test_a_quarter_of_the_attacks_on_scores_is_uneven_where_the_code_has_a_margin(monkeypatch):
     drawn = []
     original = _fitting.draw_attacks
     monkeypatch.setattr(_fitting, "draw_attacks", lambda *given: drawn.append(given[6]) or original(*given))
     code, generator = named_code("bcc248"), np.random.default_rng(0)
     labels = np.arange(60) % 3
+    scores = log_softmax(3 * np.eye(3)[labels][:, None] + generator.normal(size=(60, code.n_models, 3)))
+    SoftDecoder(code, n_simulated=60).fit(scores, labels)
+    assert drawn == [0.0, 0.0]  # its votes determine nothing
+    drawn.clear()
+    code = named_code("btc2412")
     scores = log_softmax(3 * np.eye(3)[labels][:, None] + generator.normal(size=(60, code.n_models, 3)))
     SoftDecoder(code, n_simulated=60).fit(scores, labels)
     assert drawn == [0.25, 0.25]

@@ -120,6 +120,8 @@ class FittedDecoder:
         confusion = estimate_confusion(votes, labels, n_classes)
         self.__dict__.pop("nearest_", None)
         self.paper_ = BayesDecoder(self.code, confusion, attackers_prior=self.attackers_prior)
+        # Where votes determine nothing, the last model an attack left alone looks like the only one another worked in.
+        uneven = uneven if self.nearest_ is not None else 0.0
         self.tuned_ = tune(
             Material(inputs, votes, labels, folds, n_classes, uneven, quiet, overwrite, weigh),
             self.paper_,

@@ -16,8 +16,8 @@ model says of the input without the trigger, in a third what it says of another 
 The trigger fails in a hit model (which then answers as if clean) with probability 1 - S. The models of an input share
 S: 0.99 in half of the inputs, uniform in 0.6..1 in the others. Some triggers work in one model and hardly in another
 (poison with correctly labelled copies plants such ones), so in a share of the attacks on *scores* each model has an S
-of its own, uniform in 0..1. Votes alone do without: a group of five with two failures looks like another group of
-three there, and codes with little margin lose hard triggers by it.
+of its own, uniform in 0..1. Votes alone do without, and codes with little margin (no `NearestDecoder`): a group of
+five with two failures looks like another group of three there, and they lose hard triggers by it.
 """
 
 from collections.abc import Callable
