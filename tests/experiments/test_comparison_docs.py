@@ -176,6 +176,22 @@ SENTENCES = [
         "cifar10 triggered own-targets partition",
     ),
     (
+        "On MNIST no defence keeps {}, and the codes pay more than that: the paper's decoder on codeward's code "
+        "keeps {}, codeward {}, DPA {}. On CIFAR-10 no defence keeps {}, codeward {}.",
+        "mnist triggered adaptive-classes none",
+        "mnist triggered adaptive-classes tracking",
+        "mnist triggered adaptive-classes codeward",
+        "mnist triggered adaptive-classes partition",
+        "cifar10 triggered adaptive-classes none",
+        "cifar10 triggered adaptive-classes codeward",
+    ),
+    (
+        "there it keeps {}, where the paper's decoder on the same votes keeps {} and DPA {}.",
+        "cifar10 triggered cover codeward",
+        "cifar10 triggered cover tracking",
+        "cifar10 triggered cover partition",
+    ),
+    (
         "three leave it {} on MNIST, and DPA {}.",
         "mnist triggered adaptive-past codeward",
         "mnist triggered adaptive-past partition",
@@ -214,7 +230,7 @@ def test_what_the_docs_say_without_a_table_is_what_the_records_say(kept):
     cost = mean("cifar10", "patch", "codeward") - mean("cifar10", "validation", "codeward")
     assert f"On CIFAR-10 it costs {100 * cost:.1f} points." in page
     by_seed = [
-        ("Without a defence {}, {} and {} are right by seed", "digits", "adaptive-classes", "none", "triggered"),
+        ("{}, {} and {} are right by seed without a defence", "digits", "adaptive-classes", "none", "triggered"),
         ("with codeward {}, {} and {}.", "digits", "adaptive-classes", "codeward", "triggered"),
         ("clustering keeps {}, {} and {} by seed", "cifar10", "cover", "clustering", "triggered"),
         ("spectral signatures {}, {} and {}.", "cifar10", "cover", "spectral", "triggered"),
@@ -241,21 +257,12 @@ def test_what_the_docs_say_without_a_table_is_what_the_records_say(kept):
     assert f"norm {max(norms):.2f} at most; the patches' is {min(patches)} to {max(patches)}." in page
 
 
-def test_seeds_that_are_missing_are_those_of_the_docs(kept):
-    """Three seeds everywhere else."""
-    fewer = {}
+def test_every_cell_has_three_seeds(kept):
     for data, records in kept.items():
-        cells = {(record["attack"], record["defence"]) for record in records}
-        for cell in cells:
-            seeds = {record["seed"] for record in records if (record["attack"], record["defence"]) == cell}
-            if len(seeds) < 3:
-                fewer.setdefault((data, cell[0]), set()).add(len(seeds))
-    assert fewer == {
-        ("mnist", "adaptive-past"): {2},
-        ("mnist", "own-targets"): {2},
-        ("cifar10", "adaptive-label"): {2},
-        ("cifar10", "patch"): {1},
-    }
+        seeds = {}
+        for record in records:
+            seeds.setdefault((record["attack"], record["defence"]), set()).add(record["seed"])
+        assert {cell: found for cell, found in seeds.items() if len(found) < 3} == {}, data
 
 
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name)
