@@ -230,6 +230,23 @@ def test_no_certified_label_changes_whatever_samples_the_attackers_hand_in(seed)
     assert attack_samples(code, votes, counts, found) == 0
 
 
+@pytest.mark.parametrize("seed", [1, 4, 19, 24])
+def test_but_for_attacks_left_out_no_certified_label_changes_either(seed):
+    code, counts, votes = draw_uneven(seed)
+    decoder = NearestDecoder(code, 1, 1, 3, ClassShares.count(code, counts, 3))
+    found = certify(votes, code, threat="deterministic", decoder=decoder.but_left_out, max_attackers=1)
+    assert (found.radius >= certify(votes, code, threat="deterministic", decoder=decoder, max_attackers=1).radius).all()
+    left_out = {(user, target) for (user,), targets in decoder.list_uncovered() for target in targets}
+    for user, target, change in product(range(6), range(3), (0, 1000, [0, 500, 0], [500, 0, 0])):
+        if (user, target) not in left_out:
+            fresh = counts.copy()
+            fresh[user] = change
+            under = np.where(code.pattern((user,)), target, votes)
+            said = NearestDecoder(code, 1, 1, 3, ClassShares.count(code, fresh, 3)).predict(under)
+            assert (said == found.labels)[found.radius >= 1].all()
+    assert (found.radius >= 1).any()
+
+
 def test_a_certificate_that_takes_the_attackers_samples_as_given_is_too_large():
     code, counts, votes = draw_uneven(24)
     decoder = NearestDecoder(code, 1, 1, 3, ClassShares.count(code, counts, 3))
@@ -255,6 +272,7 @@ def test_a_class_that_two_users_hold_costs_no_clean_inputs_and_no_other_certific
     assert found.radius.tolist() == [1] * 7 + [2] + [1] * 2  # only these two, with target 7, are left out
     assert {tuple(row) for row in found.attackers[found.radius == 1].tolist()} == {(3, 8)}
     assert (certify(agreed, TRACKING, decoder=plain, **known).radius == 2).all()
+    assert (certify(agreed, TRACKING, decoder=decoder.but_left_out, **known).radius == 2).all()
 
 
 def test_the_fitted_decoder_answers_where_a_verdict_is_withdrawn():

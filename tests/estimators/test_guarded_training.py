@@ -96,7 +96,11 @@ def test_a_class_that_one_user_holds_is_left_out_of_the_certificate_and_named(tm
     assert uncovered[place,] == (2,)
     assert set(uncovered.values()) == {(2,)}  # users of nearly the same models are left out with it
     assert "clinic 5 with target d2" in card.assumed["left out"]
-    assert card.assumed["left out"].endswith(": at most one model without them has seen it")
+    assert "at most one model without them has seen it" in card.assumed["left out"]
+    curves = {curve.decoder: curve for curve in card.certified}
+    assert curves["calibrated"].at(1) == 0
+    assert curves["calibrated, not all attacks"].at(1) > 0.7
+    assert card.certified_at(1) == curves["plurality"].at(1)  # what is said without a condition counts
     list(revoke_users(tmp_path / "run", foresee_revocation(tmp_path / "run", ["clinic 5"]), tmp_path / "without"))
     left = Cell(RunFolder(tmp_path / "without"), 0, 0)
     assert left.about["class_counts"] == np.delete(counts, place, axis=0).tolist()

@@ -251,7 +251,11 @@ class NearestBreaker(OverwriteBreaker):
         self, inputs: NDArray[np.int64], bits: NDArray[np.bool_], target: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         overwritten = np.where(bits, target[:, None], self.votes[inputs])
-        return np.asarray(self.decoder.predict_under(overwritten, bits) != self.labels[inputs], dtype=bool)
+        changed = self.decoder.predict_under(overwritten, bits) != self.labels[inputs]
+        if self.decoder.conditional and self.decoder.shares is not None:
+            unseen = self.decoder.shares.find_unseen(bits, self.decoder.n_errors)
+            changed &= ~unseen[np.arange(target.size), target]
+        return np.asarray(changed, dtype=bool)
 
 
 def list_rivals(votes: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -105,6 +105,9 @@ class NearestDecoder:
         Number of classes c.
     shares : ClassShares, optional
         What the models learned from; by default everybody has all classes.
+    conditional : bool
+        Whether certificates of it are about the attacks that count alone. Otherwise one that does not count breaks
+        every label.
 
     Examples
     --------
@@ -120,10 +123,16 @@ class NearestDecoder:
     threshold: float = ALARM
 
     def __init__(
-        self, code: Code, n_attackers: int, n_errors: int, n_classes: int, shares: ClassShares | None = None
+        self,
+        code: Code,
+        n_attackers: int,
+        n_errors: int,
+        n_classes: int,
+        shares: ClassShares | None = None,
+        conditional: bool = False,
     ) -> None:
         self.code, self.n_attackers, self.n_errors, self.n_classes = code, n_attackers, n_errors, n_classes
-        self.shares = shares
+        self.shares, self.conditional = shares, conditional
 
     @classmethod
     def choose(
@@ -150,6 +159,12 @@ class NearestDecoder:
     def bits_(self) -> NDArray[np.bool_]:
         """All hit patterns of at most k users, the empty one first, shape (P, m)."""
         return enumerate_patterns(self.code, self.n_attackers).bits
+
+    @property
+    def but_left_out(self) -> "NearestDecoder":
+        """The same decoder, whose certificates are about the attacks that count alone."""
+        known = (self.code, self.n_attackers, self.n_errors, self.n_classes)
+        return NearestDecoder(*known, self.shares, conditional=True)
 
     @cached_property
     def unseen_(self) -> NDArray[np.bool_]:

@@ -191,7 +191,7 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     if cell.decoding.name == "calibrated":
         assumed["alarms"] = _say_promise(len(cell.validation.votes), cell.decoding.false_alarm_rate)
     if said := say_uncovered(cell):
-        assumed["left out"] = f"the calibrated decoder's certificate does not cover {said}"
+        assumed["left out"] = f"{said}; against these the calibrated decoder's certificate says nothing"
     if plan.extrapolates:
         assumed["values"] = EXTRAPOLATION
     elif any(column.range is not None for column in data.schema.columns):

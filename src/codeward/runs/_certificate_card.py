@@ -15,7 +15,7 @@ from codeward._files import read_json, write_json
 from codeward.certificates import CertifiedCurve
 from codeward.codes import inspect
 from codeward.runs._cell import Cell
-from codeward.runs._clean_certificates import certify_clean, certify_kept
+from codeward.runs._clean_certificates import LEFT_OUT, certify_clean, certify_kept
 from codeward.runs._listing import observe
 from codeward.runs._records import check_keys, describe_machine, share
 from codeward.runs._revocation import load_revocation
@@ -112,8 +112,9 @@ class Card:
     warnings: tuple[str, ...] = ()
 
     def certified_at(self, n_attackers: int) -> float:
-        """Return the largest share of inputs that one of the curves certifies against k users."""
-        return max((curve.at(n_attackers) for curve in self.certified), default=0.0)
+        """Return the largest share of inputs that one of the curves certifies against all attacks by k users."""
+        whole = (curve for curve in self.certified if not curve.decoder.endswith(LEFT_OUT))
+        return max((curve.at(n_attackers) for curve in whole), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the card as a JSON object; see `from_json`."""
