@@ -228,6 +228,15 @@ def test_no_certified_label_changes_whatever_samples_the_attackers_hand_in(seed)
     known = {"threat": "deterministic", "max_attackers": 1, "targets": True}
     found = certify(votes, code, decoder=decoder, **known)
     assert attack_samples(code, votes, counts, found) == 0
+    # What is called exact has a witness that works with the samples that were handed in; the rest has none.
+    broken = (found.radius < 1) & (found.labels >= 0)
+    for row in np.flatnonzero(broken):
+        witness = found.witness(int(row))
+        assert found.exact[row] == (witness is not None)
+        if witness is not None:
+            under = np.where(code.pattern(witness.attackers), witness.target, votes[row])
+            assert decoder.predict([under]) != found.labels[row]
+    assert seed != 24 or not found.exact[broken].all()
 
 
 @pytest.mark.parametrize("seed", [1, 4, 19, 24])

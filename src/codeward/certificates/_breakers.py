@@ -237,15 +237,24 @@ class NearestBreaker(OverwriteBreaker):
     Parameters
     ----------
     votes : ndarray of int64, shape (D, m)
+    labels : ndarray of int64, shape (D,)
+        ``decoder.predict(votes)``.
     decoder : NearestDecoder
     """
 
-    def __init__(self, votes: NDArray[np.int64], decoder: NearestDecoder) -> None:
+    def __init__(self, votes: NDArray[np.int64], labels: NDArray[np.int64], decoder: NearestDecoder) -> None:
         every = np.tile(np.arange(decoder.n_classes), (votes.shape[0], 1))
         known = (decoder.code, decoder.n_attackers, decoder.n_errors, decoder.n_classes)
         # What is forced is what is said where no verdict is withdrawn.
-        super().__init__(votes, decoder.predict(votes), every, NearestDecoder(*known).predict)
+        super().__init__(votes, labels, every, NearestDecoder(*known).predict)
         self.decoder = decoder
+
+    def works_as_is(
+        self, bits: NDArray[np.bool_], rows: NDArray[np.int64], targets: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Tell which attacks change the verdict with the samples that were handed in; others are only not ruled out."""
+        overwritten = np.where(bits, targets[:, None], self.votes[rows])
+        return np.asarray(self.decoder.predict(overwritten) != self.labels[rows], dtype=bool)
 
     def _changed(
         self, inputs: NDArray[np.int64], bits: NDArray[np.bool_], target: NDArray[np.int64]

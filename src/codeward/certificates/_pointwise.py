@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward._progress import Progress, silent
-from codeward.certificates._breakers import BLOCK_CELLS, PluralityBreaker
+from codeward.certificates._breakers import BLOCK_CELLS, NearestBreaker, PluralityBreaker
 from codeward.certificates._certificates import Certificates, Threat, Witness
 from codeward.certificates._coverage import bound_targets, is_partition, solve_coverage
 from codeward.certificates._runoff_attacks import RunOffBreaker, search_users, solve_runoff
@@ -45,6 +45,8 @@ def certify(
       (Proposition 21).
     * *runoff*: exact under *arbitrary*, over the distinct hit patterns where these can be enumerated and for partitions
       of any size; else by sums of leads and MILP (Propositions 34 to 37).
+    * `codeward.decoding.NearestDecoder`: exact under *deterministic*; with `ClassShares` never above the truth,
+      whatever samples attackers hand in, and ``exact`` where an attack works with those that were (Proposition 43).
     * *bayes*, or any other decoder object: exact under *deterministic*, over every pattern and every target; refused
       under *arbitrary* (Proposition 22).
 
@@ -219,6 +221,10 @@ def _finish(
         opponents[rows] = plan[:, 1:]
     else:
         targets[rows] = subject.breaker.targets(hit, rows)
+        if isinstance(subject.breaker, NearestBreaker):
+            # An attack that would need other samples than were handed in is no witness: the radius is a bound there.
+            doubtful = rows[~subject.breaker.works_as_is(hit, rows, targets[rows])]
+            exact[doubtful], users[doubtful], targets[doubtful] = False, -1, -1
     if to is not None:
         # Who cannot change the output cannot force another label; nobody is needed for the one it has.
         own = np.arange(subject.n_classes) == subject.labels[:, None]

@@ -139,7 +139,7 @@ def make_subject(
             "too: give n_classes"
         )
     elif type(decoder) is NearestDecoder:
-        breaker = NearestBreaker(distinct, decoder)
+        breaker = NearestBreaker(distinct, labels, decoder)
     else:
         # Every class is a target, the present output included: a decoder may well be misled by more agreement.
         candidates = np.tile(np.arange(n_targets), (distinct.shape[0], 1))

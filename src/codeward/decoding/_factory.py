@@ -181,13 +181,13 @@ def _fit(name: str, code: Code, noise: Any, assumptions: Assumptions, n_classes:
     if not isinstance(noise, VoteSet):
         raise InputError(f"the {name} decoder is fitted on clean inputs: give votes (soft: scores) and labels of some")
     labels = _labels_of(noise, name)
-    names = ("attackers_prior", "false_alarm_rate", "class_counts")
-    rates: dict[str, Any] = {name: getattr(assumptions, name) for name in names}
+    read = ("attackers_prior", "false_alarm_rate", "class_counts")
+    known: dict[str, Any] = {part: getattr(assumptions, part) for part in read}
     if name == "discounted":
-        return DiscountedDecoder(code, n_classes or 1, **rates).fit(noise.votes, labels)
+        return DiscountedDecoder(code, n_classes or 1, **known).fit(noise.votes, labels)
     if noise.scores is None:
         raise InputError("the soft decoder is fitted on class scores, but there are none; discounted reads votes alone")
-    return SoftDecoder(code, **rates).fit(noise.scores, labels)
+    return SoftDecoder(code, **known).fit(noise.scores, labels)
 
 
 def _labels_of(noise: VoteSet, name: str) -> Any:

@@ -257,11 +257,13 @@ def vote_cell(
         meant = {name_triggered(number, len(groups)): group.target for number, group in enumerate(groups)}
         cell.save_gallery({n: _pick(samples, meant.get(n)) for n, samples in inputs.items() if n != "validation"})
     device = str(ensemble.device)
-    handed_in = setting.poisoned(cell.n_attackers) if knows_labels else ()
-    labels = [handed_in[user].labels for user in sorted(columns, key=columns.__getitem__)] if handed_in else []
+    counted = {}
+    if knows_labels:
+        users, left = setting.poisoned(cell.n_attackers), sorted(columns, key=columns.__getitem__)
+        counted["class_counts"] = count_classes((users[user].labels for user in left), setting.n_classes)
     about = {
         "classes": setting.n_classes,
-        **({"class_counts": count_classes(labels, setting.n_classes)} if labels else {}),
+        **counted,
         "shape": list(ensemble.shape),
         "training": setting.training.to_json(),
         # A group that is all gone still has its trigger tried.

@@ -346,8 +346,8 @@ class Cell(Displayed):
         votes : mapping of str to VoteSet
             By inputs: ``validation``, ``clean``, and `name_triggered` of every group.
         about : mapping
-            ``classes``, ``training``, ``groups``, ``hardware``, ``versions``, ``work``; for serving ``keys``, ``shape``
-            and, where there are any, ``class_names``.
+            ``classes``, ``training``, ``groups``, ``hardware``, ``versions``, ``work``; where users hand in samples
+            ``class_counts``; for serving ``keys``, ``shape`` and, where there are any, ``class_names``.
         store : path-like, optional
             Where the models are; a store near the run folder is written down, others are the configuration's to name.
         """
