@@ -9,7 +9,7 @@ Names below are imported on first use, so that ``import codeward`` stays cheap a
 
 from typing import TYPE_CHECKING
 
-from codeward._lazy import attach
+from codeward._importing import attach
 from codeward._version import __version__
 
 __all__ = [

@@ -11,7 +11,7 @@ import numpy as np
 
 from codeward._errors import InputError
 from codeward._files import read_bytes
-from codeward._named_code import import_named
+from codeward._importing import import_named
 from codeward.data import Column, InputTable, Schema, arrange_inputs
 from codeward.estimators._table_models import MAX_UNPACKED, dump_model, load_model
 

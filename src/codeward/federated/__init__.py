@@ -6,7 +6,7 @@ imports Flower, and what one round needs of heads and backbones is imported when
 
 from typing import TYPE_CHECKING
 
-from codeward._lazy import attach
+from codeward._importing import attach
 from codeward.federated._federation import FederatedResult, Federation, FederationPlan, RoundReport, derive_seed
 from codeward.federated._federation_folder import FederationFolder
 from codeward.federated._flower_simulation import (

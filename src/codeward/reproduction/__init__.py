@@ -5,7 +5,7 @@ Names below are imported on first use: reading results needs no torch, filling a
 
 from typing import TYPE_CHECKING
 
-from codeward._lazy import attach
+from codeward._importing import attach
 
 __all__ = [
     "SAMPLE_CODES",

@@ -27,7 +27,7 @@ Names below are imported on first use: a mistake in a configuration is told befo
 
 from typing import TYPE_CHECKING
 
-from codeward._lazy import attach
+from codeward._importing import attach
 
 __all__ = [
     "ALARM",

@@ -5,7 +5,7 @@ Writing incidents needs a database only; what decodes votes is imported on first
 
 from typing import TYPE_CHECKING
 
-from codeward._lazy import attach
+from codeward._importing import attach
 from codeward.serve._database import Verification
 from codeward.serve._incident_ledger import DEFAULT_LEDGER, Ledger
 from codeward.serve._incidents import DamagedIncident, Incident, find_incidents

@@ -5,7 +5,7 @@ Names below are imported on first use, so that those who need no network do not 
 
 from typing import TYPE_CHECKING
 
-from codeward._lazy import attach
+from codeward._importing import attach
 
 __all__ = [
     "ARCHITECTURES",

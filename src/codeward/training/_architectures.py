@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from codeward._errors import InputError
-from codeward._named_code import import_named
+from codeward._importing import import_named
 
 Shape = tuple[int, int, int]
 

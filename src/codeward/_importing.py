@@ -1,12 +1,36 @@
-"""Somebody's own code by name: a module on the path, in the working folder, or a file."""
+"""Importing by name: what a package offers, on first use; and somebody's own code, from the path or a file."""
 
-import importlib
+import ast
 import importlib.util
+import pkgutil
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from codeward._errors import InputError
+
+
+def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package: what its ``__init__`` imports for checkers, on first use."""
+    # From the source, so that every name is written once; pkgutil reads it from a zip archive too.
+    source = pkgutil.get_data(package, "__init__.py") or b""
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    homes = {name.name: node.module or "" for node in imports for name in node.names if node.module != "typing"}
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "codeward").startswith("codeward"):
+                raise
+            hint = f"{package}.{name} needs {error.name}; pip install 'codeward[train]' brings it"
+            raise ModuleNotFoundError(hint, name=error.name) from None
+
+    return find, lambda: sorted(homes)
 
 
 def import_named(module: str, what: str = "model") -> Any:
@@ -29,7 +53,7 @@ def import_named(module: str, what: str = "model") -> Any:
             return _import_file(Path(module).resolve())
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
-        return importlib.import_module(module)
+        return import_module(module)
     except InputError:
         raise
     except Exception as error:  # another's code may raise anything
