@@ -13,9 +13,9 @@ from codeward.data import Overlay, Samples
 from codeward.training import MODERN, PRESETS, ModelPlan
 from codeward.training._device_batches import CounterDropout, DeviceSamples, draws_globally, own_dropout
 from codeward.training._engines import Job, Reporter, TrainingContext
-from codeward.training._graph_engine import GraphTrainer, _prepare, make_loss
+from codeward.training._graph_engine import GraphTrainer, _prepare
 from codeward.training._loop_engine import train_loop
-from codeward.training._optimizers import WeightGroup, make_update
+from codeward.training._step_functions import WeightGroup, differentiate, make_loss, make_update
 
 
 def make_context(recipe, shape, finish, sizes=(19, 12)):
@@ -50,7 +50,7 @@ def test_a_lane_takes_the_steps_of_the_plain_loop(recipe):
     train_loop([job], context)
     start = _prepare(job, context)
     weights, stream = start.weights, start.stream
-    trainer = GraphTrainer(context, len(stream), make_loss(context), make_update(context.settings))
+    trainer = GraphTrainer(context, len(stream), differentiate(make_loss(context)), make_update(context.settings))
     for _ in range(2):
         # Twice: loading a model must leave nothing of the one before.
         trainer.load(start)
@@ -69,13 +69,14 @@ def test_the_step_of_a_batch_norm_network_has_the_gradients_and_statistics_of_au
     context = make_context(recipe, (3, 16, 16), lambda job, weights: None)
     start = _prepare(Job(ModelPlan((0, 1), 0, 123), ""), context)
     stream = start.stream
-    trainer = GraphTrainer(context, len(stream), make_loss(context), make_update(recipe))
+    trainer = GraphTrainer(context, len(stream), differentiate(make_loss(context)), make_update(recipe))
     trainer.load(start)
     index, shifts = trainer.index[0], trainer.shifts[0]
     batch = context.samples.pick(index), context.samples.labels[index], shifts, trainer.counts[:1], trainer.shares[:1]
     inputs = (*batch, trainer.full, trainer.position, trainer.seed)
-    loss = trainer.loss(trainer.parameters, trainer.buffers, *inputs)
-    grads = dict(zip(trainer.parameters, torch.autograd.grad(loss, list(trainer.parameters.values())), strict=True))
+    running = {name: value.clone() for name, value in trainer.buffers.items()}
+    loss = make_loss(context)(trainer.parameters, running, *inputs)
+    grads = trainer.gradient(trainer.parameters, trainer.buffers, *inputs)
 
     network, row = context.build(123).train(), torch.from_numpy(stream.index[0])
     assert stream.counts[0] < 16
@@ -95,7 +96,7 @@ def test_an_exported_model_is_not_touched_by_the_next_one_and_can_be_saved():
     recipe = replace(PRESETS["cifar10"], epochs=1, batch_size=16, mean=(0.4,), std=(0.3,))
     context = make_context(recipe, (3, 16, 16), lambda job, weights: None)
     first, second = (_prepare(Job(ModelPlan((0, 1), 0, seed), ""), context) for seed in (1, 2))
-    trainer = GraphTrainer(context, len(first.stream), make_loss(context), make_update(recipe))
+    trainer = GraphTrainer(context, len(first.stream), differentiate(make_loss(context)), make_update(recipe))
     trainer.load(first)
     trainer.step()
     trainer.launched = 1
@@ -172,5 +173,5 @@ def test_compiled_steps_see_no_shape_that_others_can_change():
     recipe = replace(MODERN["mnist"], **_OWN)
     for steps, sizes in ((3, (19, 12)), (5_000, (19, 40))):  # a longer training beside it, and more samples of another
         context = make_context(recipe, (1, 8, 8), lambda job, weights: None, sizes)
-        GraphTrainer(context, steps, watch, make_update(recipe)).step()
+        GraphTrainer(context, steps, differentiate(watch), make_update(recipe)).step()
     assert seen[0] == seen[1]

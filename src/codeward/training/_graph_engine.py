@@ -10,66 +10,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
-from codeward.training._device_batches import KEY_STEP, CounterDropout, Picked, mixed_losses, own_dropout
 from codeward.training._engines import Job, TrainingContext, Weights, fixed_convolutions
-from codeward.training._optimizers import Update, WeightGroup, make_update
+from codeward.training._step_functions import (
+    Gradient,
+    Named,
+    Update,
+    WeightGroup,
+    differentiate,
+    list_uncounted,
+    make_fast_gradient,
+    make_loss,
+    make_update,
+)
 from codeward.training._sub_models import BatchStream, count_steps, plan_batches
 from codeward.training._training_settings import TrainingSettings
-
-Named = dict[str, Tensor]
-#: (parameters, buffers, picked samples, labels, shifts, count, share, full batch, position, seed of the keys) -> loss.
-Loss = Callable[[Named, Named, Picked, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _BATCH_COUNT = "num_batches_tracked"
 _WARM_UP = 3  # steps before a graph is recorded; a trainer has room for as many
 
 #: What a trainer has of a model's batches, one entry a step.
 _STREAM = ("index", "shifts", "counts", "shares", "rates")
-
-
-def make_loss(context: TrainingContext) -> Loss:
-    """Return the loss of one step as a function of tensors only, from the samples of a batch to the mean.
-
-    Everything from augmenting the batch on goes into one function so that a compiler can fuse it. No tensor in it has a
-    shape that depends on the length of a training or on the number of samples: kernels are compiled once for a recipe,
-    and nothing but a model's own users and the recipe decides which.
-    """
-    device, half = context.samples.device, context.precision == "bfloat16"
-    settings = context.settings
-    network = own_dropout(context.build(0), None).train().to(device)
-    for name in _uncounted(network):
-        network.get_submodule(name).num_batches_tracked = None  # type: ignore[assignment]
-    drops = [name for name, module in network.named_modules() if isinstance(module, CounterDropout)]
-    places = torch.arange(settings.batch_size, device=device)
-
-    def loss(
-        parameters: Named,
-        buffers: Named,
-        picked: Picked,
-        labels: Tensor,
-        shifts: Tensor,
-        count: Tensor,
-        share: Tensor,
-        full: Tensor,
-        position: Tensor,
-        seed: Tensor,
-    ) -> Tensor:
-        key = (seed + position * KEY_STEP).to(torch.int32)[0]
-        mixed = share[0] if settings.mixup else None
-        images = context.draw_batch(picked, shifts, key, mixed).permute(0, 3, 1, 2)
-        state = {**parameters, **buffers, **{f"{name}.key": key for name in drops}}
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            logits = functional_call(network, state, (images,))
-        losses = mixed_losses(logits.float(), labels, mixed, settings.label_smoothing)
-        if settings.batches == "mixed":  # every place counts
-            return losses.mean()
-        return (torch.where(places < count, losses, 0) / full[0]).sum()
-
-    return loss
 
 
 @dataclass(frozen=True)
@@ -119,8 +81,8 @@ class GraphTrainer:
     context : TrainingContext
     steps : int
         Length of the longest index stream the trainer will hold.
-    loss : callable
-        From `make_loss`, compiled or not.
+    gradient : callable
+        Of the loss of a step, by every weight.
     update : callable
         From `make_update`, compiled or not.
 
@@ -130,12 +92,12 @@ class GraphTrainer:
     copy that the network reads and the optimizer rewrites in the same pass; vectors (biases, batch norm) stay float32.
     """
 
-    def __init__(self, context: TrainingContext, steps: int, loss: Loss, update: Update) -> None:
+    def __init__(self, context: TrainingContext, steps: int, gradient: Gradient, update: Update) -> None:
         device, settings, self.samples = context.samples.device, context.settings, context.samples
         network = context.build(0).to(device)
         if device.type == "cuda":
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loss = loss
+        self.gradient = gradient
         named = {name: value.detach() for name, value in network.named_parameters()}
         half = torch.bfloat16 if context.precision == "bfloat16" else torch.float32
         self.groups: list[WeightGroup] = []
@@ -150,7 +112,7 @@ class GraphTrainer:
                 self.masters |= dict(zip(names, group.masters, strict=True))
                 self.parameters |= dict(zip(names, group.leaves, strict=True))
         buffers = dict(network.named_buffers())
-        left_out = {f"{name}.{_BATCH_COUNT}" for name in _uncounted(network)}
+        left_out = {f"{name}.{_BATCH_COUNT}" for name in list_uncounted(network)}
         self.buffers = {name: value for name, value in buffers.items() if name not in left_out}
         self.order = list(network.state_dict())
         steps = max(steps, _WARM_UP)
@@ -173,9 +135,8 @@ class GraphTrainer:
         """Take one training step with the batch at ``position`` and move on."""
         index, shifts, count, share, rate = (getattr(self, name).index_select(0, self.position) for name in _STREAM)
         batch = self.samples.pick(index[0]), self.samples.labels[index[0]], shifts[0], count, share
-        loss = self.loss(self.parameters, self.buffers, *batch, self.full, self.position, self.seed)
-        leaves = [leaf for group in self.groups for leaf in group.leaves]
-        grads = list(torch.autograd.grad(loss, leaves))
+        found = self.gradient(self.parameters, self.buffers, *batch, self.full, self.position, self.seed)
+        grads = [found[name] for name in self.parameters]  # in the order of the groups
         with torch.no_grad():
             for group in self.groups:
                 group.step(grads[: len(group.leaves)], rate)
@@ -251,15 +212,6 @@ class GraphTrainer:
         return fetch
 
 
-def _uncounted(network: nn.Module) -> list[str]:
-    """Name the batch norms whose count of batches nothing reads.
-
-    Counting costs a kernel a layer and step, and `GraphTrainer.export` knows the count.
-    """
-    norms = {name: module for name, module in network.named_modules() if isinstance(module, _BatchNorm)}
-    return [name for name, module in norms.items() if module.momentum is not None and module.track_running_stats]
-
-
 _LOG = logging.getLogger(__name__)
 
 #: Models that train at a time: small networks leave most of the chip idle, large ones only its gaps.
@@ -310,7 +262,7 @@ def _fixed_arithmetic(precision: str) -> Iterator[None]:
 
 
 def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[GraphTrainer]:
-    """Build and capture the trainers; compiled kernels when the compiler works, plain ones with a warning otherwise."""
+    """Build and capture the trainers: own kernels, else compiled ones, else with a warning plain ones."""
     size = sum(parameter.numel() for parameter in context.build(0).parameters())
     small = TRAINERS_TINY if context.settings.batch_size <= TINY_BATCH else TRAINERS_SMALL
     # As many rounds as the most trainers need, with as few as then do: no round of a few models at the end.
@@ -320,22 +272,26 @@ def _open_trainers(longest: Job, n_jobs: int, context: TrainingContext) -> list[
     torch.compiler.reset()
     first = _prepare(longest, context)
     loss, update = make_loss(context), make_update(context.settings)
+    # Adam updates weight by weight, of many sizes; SGD all matrices at once and all vectors at once.
+    compiled = torch.compile(update, dynamic=context.settings.optimizer == "adam")
+    own = make_fast_gradient(context)
+    ways = [(own, compiled)] if own is not None else []
+    ways += [(differentiate(torch.compile(loss, dynamic=False)), compiled), (differentiate(loss), update)]
 
-    def open_all(loss: Loss, update: Update) -> list[GraphTrainer]:
-        trainers = [GraphTrainer(context, len(first.stream), loss, update) for _ in range(n_trainers)]
+    def open_all(gradient: Gradient, update: Update) -> list[GraphTrainer]:
+        trainers = [GraphTrainer(context, len(first.stream), gradient, update) for _ in range(n_trainers)]
         for trainer in trainers:
             trainer.load(first)
             trainer.capture()
         return trainers
 
-    try:
-        # Adam updates weight by weight, of many sizes; SGD all matrices at once and all vectors at once.
-        dynamic = context.settings.optimizer == "adam"
-        return open_all(torch.compile(loss, dynamic=False), torch.compile(update, dynamic=dynamic))
-    except Exception as error:
-        _LOG.warning("training: compiled kernels are not to be had here (%s); training without them", error)
-        torch.cuda.synchronize()
-        return open_all(loss, update)
+    for way in ways[:-1]:
+        try:
+            return open_all(*way)
+        except Exception as error:
+            _LOG.warning("training: these kernels are not to be had here (%s); training with slower ones", error)
+            torch.cuda.synchronize()
+    return open_all(*ways[-1])
 
 
 def _prepare(job: Job, context: TrainingContext) -> Start:

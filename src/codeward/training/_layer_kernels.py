@@ -16,7 +16,7 @@ from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untype
 from numpy.typing import NDArray
 
 from codeward._compiled import compiled
-from codeward.training._optimizers import BETA1, BETA2, EPSILON
+from codeward.training._step_functions import BETA1, BETA2, EPSILON
 from codeward.training._vectors import (
     LANES,
     add,

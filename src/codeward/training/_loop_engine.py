@@ -29,7 +29,7 @@ from codeward.training._engines import (
     fixed_convolutions,
     run_in_threads,
 )
-from codeward.training._optimizers import MOMENTUM
+from codeward.training._step_functions import MOMENTUM
 from codeward.training._sub_models import ModelPlan, batch_width, plan_batches
 from codeward.training._training_settings import TrainingSettings
 

@@ -1,11 +1,126 @@
-"""Adam and SGD as elementwise functions that a compiler turns into one pass over weights, moments and gradient."""
+"""One training step as functions of tensors: the loss of a batch, its gradient, and the optimizer.
 
+A compiler turns loss and optimizer into few kernels; for `FastNetwork` there are kernels of our own.
+"""
+
+import importlib.util
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from codeward.training._device_batches import KEY_STEP, CounterDropout, Picked, mixed_losses, own_dropout
+from codeward.training._engines import TrainingContext
 from codeward.training._training_settings import TrainingSettings
+
+Named = dict[str, Tensor]
+#: (parameters, buffers, picked samples, labels, shifts, count, share, full batch, position, seed of the keys) -> loss.
+Loss = Callable[[Named, Named, Picked, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+#: The same -> the gradient by every parameter.
+Gradient = Callable[[Named, Named, Picked, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Named]
+
+
+def make_loss(context: TrainingContext) -> Loss:
+    """Return the loss of one step as a function of tensors only, from the samples of a batch to the mean.
+
+    Everything from augmenting the batch on goes into one function so that a compiler can fuse it. No tensor in it has a
+    shape that depends on the length of a training or on the number of samples: kernels are compiled once for a recipe,
+    and nothing but a model's own users and the recipe decides which.
+    """
+    device, half = context.samples.device, context.precision == "bfloat16"
+    settings = context.settings
+    network = own_dropout(context.build(0), None).train().to(device)
+    for name in list_uncounted(network):
+        network.get_submodule(name).num_batches_tracked = None  # type: ignore[assignment]
+    drops = [name for name, module in network.named_modules() if isinstance(module, CounterDropout)]
+    places = torch.arange(settings.batch_size, device=device)
+
+    def loss(
+        parameters: Named,
+        buffers: Named,
+        picked: Picked,
+        labels: Tensor,
+        shifts: Tensor,
+        count: Tensor,
+        share: Tensor,
+        full: Tensor,
+        position: Tensor,
+        seed: Tensor,
+    ) -> Tensor:
+        key, mixed = _find_key(seed, position), share[0] if settings.mixup else None
+        images = context.draw_batch(picked, shifts, key, mixed).permute(0, 3, 1, 2)
+        state = {**parameters, **buffers, **{f"{name}.key": key for name in drops}}
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            logits = functional_call(network, state, (images,))
+        losses = mixed_losses(logits.float(), labels, mixed, settings.label_smoothing)
+        if settings.batches == "mixed":  # every place counts
+            return losses.mean()
+        return (torch.where(places < count, losses, 0) / full[0]).sum()
+
+    return loss
+
+
+def _find_key(seed: Tensor, position: Tensor) -> Tensor:
+    return (seed + position * KEY_STEP).to(torch.int32)[0]
+
+
+def differentiate(loss: Loss) -> Gradient:
+    """Return the gradient of a loss by autograd."""
+
+    def gradient(parameters: Named, *others: Any) -> Named:
+        found = torch.autograd.grad(loss(parameters, *others), list(parameters.values()))
+        return dict(zip(parameters, found, strict=True))
+
+    return gradient
+
+
+def make_fast_gradient(context: TrainingContext) -> Gradient | None:
+    """Return the gradient of the modern recipe's network by kernels of our own, or None where they do not fit."""
+    settings, network = context.settings, context.build(0)
+    on_gpu = context.samples.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    if not on_gpu or settings.batches != "mixed":
+        return None
+    from codeward.training._fast_gradient import FastGradient
+
+    if not FastGradient.fits(network, context.shape):
+        return None
+    kind = torch.bfloat16 if context.precision == "bfloat16" else torch.float32
+    fast = FastGradient(network, context.shape, settings.batch_size, settings.label_smoothing, kind)
+
+    @torch.compile(dynamic=False)
+    def draw(picked: Picked, shifts: Tensor, share: Tensor, position: Tensor, seed: Tensor) -> Tensor:
+        mixed = share[0] if settings.mixup else None
+        return context.draw_batch(picked, shifts, _find_key(seed, position), mixed).contiguous()
+
+    @torch.no_grad()
+    def gradient(
+        parameters: Named,
+        buffers: Named,
+        picked: Picked,
+        labels: Tensor,
+        shifts: Tensor,
+        count: Tensor,
+        share: Tensor,
+        full: Tensor,
+        position: Tensor,
+        seed: Tensor,
+    ) -> Named:
+        return fast(parameters, buffers, draw(picked, shifts, share, position, seed), labels, share)
+
+    return gradient
+
+
+def list_uncounted(network: nn.Module) -> list[str]:
+    """Name the batch norms whose count of batches nothing reads.
+
+    Counting costs a kernel a layer and step, and `GraphTrainer.export` knows the count.
+    """
+    norms = {name: module for name, module in network.named_modules() if isinstance(module, _BatchNorm)}
+    return [name for name, module in norms.items() if module.momentum is not None and module.track_running_stats]
+
 
 #: torch.optim.Adam's defaults, which the paper's recipe keeps.
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
