@@ -1,9 +1,8 @@
-"""GPU kernels (Triton) for what stands between the convolutions of `FastNetwork`, forward and backward.
+"""GPU kernels (Triton) for what stands between the convolutions of the modern networks, forward and backward.
 
 Images lie as (batch, height, width, channels). A program works on P places and B channels; sizes are known to the
-compiler. Every kernel keeps its sums in float32, adds in an order that the shapes alone fix, and uses no atomic: a
-model's bytes do not depend on what runs beside it. A compiler's kernels for the same layers move more bytes and spend
-most instructions on erf.
+compiler. Sums are float32, their order is fixed by the shapes alone, and nothing is atomic: a model's bytes do not
+depend on what runs beside it. A compiler's kernels move more bytes and spend most instructions on erf.
 """
 
 import os
@@ -14,8 +13,8 @@ import triton.language as tl
 #: Rows of what a batch norm is applied with: factor, offset, mean, one over the standard deviation.
 SCALE, SHIFT, MEAN, INVERSE = (tl.constexpr(row) for row in range(4))
 
-#: How a pool's windows lie in what it reads: it reads none, four places of an image, or four groups of channels.
-PLAIN, PLACES, GROUPS = (tl.constexpr(kind) for kind in range(3))
+#: What batch norm reads: a convolution, a pool of four places or groups of channels, or what a pool reads after GELU.
+PLAIN, PLACES, GROUPS, AFTER = (tl.constexpr(kind) for kind in range(4))
 
 #: Triton's interpreter, in which tests run these kernels on a CPU, knows no assembler.
 _ASSEMBLES = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
@@ -23,7 +22,7 @@ _ASSEMBLES = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
 
 @triton.jit
 def _exp2(x):
-    """2 to the power of ``x``; below 1e-38 it is 0, which saves four instructions."""
+    """Return 2 to the power of ``x``; below 1e-38 it is 0, which saves four instructions."""
     if _ASSEMBLES:
         return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
     return tl.exp2(x)
@@ -39,10 +38,9 @@ def _invert(x):
 
 @triton.jit
 def _distribute(z):
-    """Return the standard normal distribution function and density at ``z``, exact to 1.5e-7.
+    """Return the normal distribution function and density, exact to 1.5e-7 (Abramowitz and Stegun 7.1.26).
 
-    Abramowitz and Stegun 7.1.26: both need the same exponential. GELU is z times the first, its slope the first plus z
-    times the second.
+    GELU is z times the first, its slope the first plus z times the second.
     """
     power = _exp2(-0.7213475204444817 * z * z)
     t = _invert(1.0 + 0.23164190 * tl.abs(z))
@@ -81,14 +79,10 @@ def _keep_sums(partial, first, second, c, C: tl.constexpr):
 
 @triton.jit
 def stem_kernel(
-    images, kernel, out, n, so, sc, sy, sx,
+    images, kernel, out, n, so, sc, sy, sx, P: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, F: tl.constexpr, FP: tl.constexpr,
-    P: tl.constexpr,
 ):  # fmt: skip
-    """GELU of the whitening 2x2 convolution to (H, W), with zeros around, in blocks of 2x2 places.
-
-    Block after block, the four places of a block together: (batch, H // 2 + 1, W // 2 + 1, 4 F).
-    """
+    """GELU of the whitening convolution to (H, W), zeros around, as (batch, H // 2 + 1, W // 2 + 1, 4 places, F)."""
     i, there = _rows(n, P)
     wide: tl.constexpr = W // 2 + 1
     block = i // 4
@@ -105,21 +99,16 @@ def stem_kernel(
     kind = out.dtype.element_ty
     total = tl.dot(patch.to(kind), weight.to(kind), input_precision="ieee")
     share, _ = _distribute(total)
-    keep = there[:, None] & (o < F)[None, :]
-    tl.store(out + i[:, None] * F + o[None, :], (total * share).to(kind), mask=keep)
+    tl.store(out + i[:, None] * F + o[None, :], (total * share).to(kind), mask=there[:, None] & (o < F)[None, :])
 
 
 @triton.jit
 def widen_kernel(weights, out, n, C: tl.constexpr, F: tl.constexpr, P: tl.constexpr):
-    """Write a 3x3 convolution at the corners of a 2x2 window as one 2x2 convolution of blocks of 2x2 places.
-
-    (F, 3, 3, C) becomes (4 corners, F, 2, 2 blocks, 4 places, C), with zeros where a corner's taps do not reach.
-    """
+    """Write a 3x3 convolution at a window's corners as one of 2x2 blocks: (4, F, 2, 2, 4, C) of (F, 3, 3, C)."""
     i, there = _rows(n, P)
     c, place, block, row = i % C, (i // C) % 4, (i // (4 * C)) % 4, i // (16 * C)
     corner, o = row // F, row % F
-    ky = 2 * (block // 2) + place // 2 - corner // 2
-    kx = 2 * (block % 2) + place % 2 - corner % 2
+    ky, kx = 2 * (block // 2) + place // 2 - corner // 2, 2 * (block % 2) + place % 2 - corner % 2
     known = there & (ky >= 0) & (ky < 3) & (kx >= 0) & (kx < 3)
     tl.store(out + i, tl.load(weights + (o * 9 + ky * 3 + kx) * C + c, mask=known, other=0.0), mask=there)
 
@@ -132,8 +121,7 @@ def narrow_kernel(grad, out, n, C: tl.constexpr, F: tl.constexpr, P: tl.constexp
     total = tl.zeros([P], tl.float32)
     for corner in tl.static_range(4):
         y, x = tap // 3 + corner // 2, tap % 3 + corner % 2
-        block, place = (y // 2) * 2 + x // 2, (y % 2) * 2 + x % 2
-        at = (((corner * F + o) * 4 + block) * 4 + place) * C + c
+        at = (((corner * F + o) * 4 + (y // 2) * 2 + x // 2) * 4 + (y % 2) * 2 + x % 2) * C + c
         total += tl.load(grad + at, mask=there, other=0.0).to(tl.float32)
     tl.store(out + i, total.to(out.dtype.element_ty), mask=there)
 
@@ -208,9 +196,8 @@ def _row(table, ROW: tl.constexpr, c, C: tl.constexpr):
 
 @triton.jit
 def apply_kernel(
-    values, table, out, n,
-    H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
+    values, table, out, n, B: tl.constexpr, P: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """GELU of batch norm, written with a border of zeros: TOP above and to the left, to (OH, OW) in all."""
     i, there = _rows(n, P)
@@ -226,31 +213,67 @@ def apply_kernel(
 
 
 @triton.jit
+def apply_pool_kernel(
+    values, table, out, which, n,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Largest of GELU of batch norm in each window of (2 H, 2 W), the first of equals, and which it is."""
+    i, there = _rows(n, P)
+    c, keep = _channels(B), there[:, None]
+    best = tl.full([P, B], float("-inf"), tl.float32)
+    chosen = tl.zeros([P, B], tl.int8)
+    for corner in tl.static_range(4):
+        value = _load_window(values, i, corner, c, keep, H, W, C)
+        z = value * _row(table, SCALE, c, C) + _row(table, SHIFT, c, C)
+        share, _ = _distribute(z)
+        larger = z * share > best
+        best = tl.where(larger, z * share, best)
+        chosen = tl.where(larger, corner, chosen).to(tl.int8)
+    tl.store(out + i[:, None] * C + c[None, :], best.to(out.dtype.element_ty), mask=keep)
+    tl.store(which + i[:, None] * C + c[None, :], chosen, mask=keep)
+
+
+@triton.jit
+def _normalise(value, table, c, C: tl.constexpr):
+    return (value - _row(table, MEAN, c, C)) * _row(table, INVERSE, c, C)
+
+
+@triton.jit
+def _load_window(values, i, corner, c, keep, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
+    at = _window(i, corner, PLACES, H, W, C)[:, None] + c[None, :]
+    return tl.load(values + at, mask=keep, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _slope(
-    values, grad, table, i, there, c,
+    values, grad, table, which, i, there, c, KIND: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Gradient before GELU and the normalised value at rows ``i`` of (H, W); ``grad`` has the border of (OH, OW)."""
     keep = there[:, None]
     at = ((i // (H * W) * OH + (i // W) % H + TOP) * OW + i % W + TOP) * C
-    value = tl.load(values + i[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
+    if KIND == AFTER:
+        chosen = tl.load(which + i[:, None] * C + c[None, :], mask=keep, other=0)
+        value = _load_window(values, i, 0, c, keep, H, W, C)
+        for corner in tl.static_range(1, 4):
+            value = tl.where(chosen == corner, _load_window(values, i, corner, c, keep, H, W, C), value)
+    else:
+        value = tl.load(values + i[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
     incoming = tl.load(grad + at[:, None] + c[None, :], mask=keep, other=0.0).to(tl.float32)
     z = value * _row(table, SCALE, c, C) + _row(table, SHIFT, c, C)
     share, density = _distribute(z)
-    normal = (value - _row(table, MEAN, c, C)) * _row(table, INVERSE, c, C)
-    return incoming * (share + z * density), normal
+    return incoming * (share + z * density), _normalise(value, table, c, C)
 
 
 @triton.jit
 def slope_kernel(
-    values, grad, table, partial, n,
-    H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
+    values, grad, table, which, partial, n, KIND: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Add up what the gradient of batch norm needs: that before GELU, and that times the normalised value."""
     i, there = _rows(n, P)
     c = _channels(B)
-    slope, normal = _slope(values, grad, table, i, there, c, H, W, TOP, OH, OW, C)
+    slope, normal = _slope(values, grad, table, which, i, there, c, KIND, H, W, TOP, OH, OW, C)
     _keep_sums(partial, slope, slope * normal, c, C)
 
 
@@ -276,53 +299,54 @@ def _centre(slope, normal, table, means, c, C: tl.constexpr):
 
 @triton.jit
 def back_kernel(
-    values, grad, table, means, which, out, n,
-    KIND: tl.constexpr, H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
+    values, grad, table, means, which, out, n, KIND: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of batch norm's input; where a pool gave that, spread over the four values of each window."""
+    """Gradient of what batch norm, or the pool before it, read; with a pool, of all four values of each window."""
     i, there = _rows(n, P)
     c = _channels(B)
-    slope, normal = _slope(values, grad, table, i, there, c, H, W, TOP, OH, OW, C)
-    result = _centre(slope, normal, table, means, c, C).to(out.dtype.element_ty)
+    slope, normal = _slope(values, grad, table, which, i, there, c, KIND, H, W, TOP, OH, OW, C)
     at, keep = i[:, None] * C + c[None, :], there[:, None]
+    result = _centre(slope, normal, table, means, c, C).to(out.dtype.element_ty)
     if KIND == PLAIN:
         tl.store(out + at, result, mask=keep)
     else:
         chosen = tl.load(which + at, mask=keep, other=0)
         for corner in tl.static_range(4):
             spread = tl.where(chosen == corner, result, 0.0)
-            tl.store(out + _window(i, corner, KIND, H, W, C)[:, None] + c[None, :], spread, mask=keep)
+            if KIND == AFTER:
+                normal = _normalise(_load_window(values, i, corner, c, keep, H, W, C), table, c, C)
+                spread = _centre(tl.where(chosen == corner, slope, 0.0), normal, table, means, c, C)
+            place = out + _window(i, corner, KIND, H, W, C)[:, None] + c[None, :]
+            tl.store(place, spread.to(out.dtype.element_ty), mask=keep)
 
 
 @triton.jit
 def head_kernel(
-    values, table, weights, labels, share, best_out, grad_logits, grad_best, which, partial, batch, smoothing,
+    values, table, weights, bias, labels, share, best_out, grad_logits, grad_best, which, partial, batch, smoothing,
+    BIASED: tl.constexpr, D: tl.constexpr,
     S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, K: tl.constexpr, KP: tl.constexpr,
 ):  # fmt: skip
-    """One image: GELU of batch norm, largest of S places, linear layer over 9, cross-entropy, and back to before GELU.
-
-    ``share`` is how much of the loss an image's own label has; the rest goes to that of the image before it.
-    """
+    """One image: GELU of batch norm, largest of S places, linear layer over D, loss, and back to before GELU."""
     image = tl.program_id(0)
     p, c, k = tl.arange(0, SP), tl.arange(0, C), tl.arange(0, KP)
-    keep = (p < S)[:, None]
+    keep, classes = (p < S)[:, None], k < K
     value = tl.load(values + (image * S + p)[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
     z = value * _row(table, SCALE, c, C) + _row(table, SHIFT, c, C)
     part, _ = _distribute(z)
     rounded = (z * part).to(best_out.dtype.element_ty).to(tl.float32)
     best, chosen = tl.max(tl.where(keep, rounded, float("-inf")), 0, return_indices=True)
     # 1. Loss and its gradient by the logits.
-    classes = k < K
     weight = tl.load(weights + k[:, None] * C + c[None, :], mask=classes[:, None], other=0.0).to(tl.float32)
-    logits = tl.where(classes, tl.sum(weight * best[None, :], 1) / 9, float("-inf"))
+    logits = tl.where(classes, tl.sum(weight * best[None, :], 1) / D, float("-inf"))
+    if BIASED:
+        logits += tl.load(bias + k, mask=classes, other=0.0)
     powers = tl.exp(logits - tl.max(logits, 0))
-    own = tl.load(share)
-    first = tl.load(labels + image)
+    own, first = tl.load(share), tl.load(labels + image)
     second = tl.load(labels + (image + batch - 1) % batch)
     wanted = own * (k == first).to(tl.float32) + (1.0 - own) * (k == second).to(tl.float32)
     wanted = (1.0 - smoothing) * wanted + smoothing / K
-    slope = tl.where(classes, (powers / tl.sum(powers, 0) - wanted) / (9.0 * batch), 0.0)
+    slope = tl.where(classes, (powers / tl.sum(powers, 0) - wanted) / (D * batch), 0.0)
     # 2. Gradient by the largest, before GELU, and what it adds to the sums of batch norm.
     back = tl.sum(weight * slope[:, None], 0)
     at = tl.sum(tl.where(p[:, None] == chosen[None, :], value, 0.0), 0)
@@ -340,19 +364,22 @@ def head_kernel(
 
 @triton.jit
 def head_grad_kernel(
-    best, grad_logits, out,
+    best, grad_logits, out, grad_bias, BIASED: tl.constexpr, D: tl.constexpr,
     BATCH: tl.constexpr, C: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, B: tl.constexpr, G: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the linear layer's weights, G images at a time."""
+    """Gradient of the linear layer's weights, and of its bias, G images at a time."""
     c, k = tl.program_id(0) * B + tl.arange(0, B), tl.arange(0, KP)
-    total = tl.zeros([KP, B], tl.float32)
+    total, summed = tl.zeros([KP, B], tl.float32), tl.zeros([KP], tl.float32)
     for start in range(0, BATCH, G):
         i = start + tl.arange(0, G)
         keep = (i < BATCH)[:, None]
         value = tl.load(best + i[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
         slope = tl.load(grad_logits + i[:, None] * KP + k[None, :], mask=keep, other=0.0)
         total = tl.dot(tl.trans(slope), value, total, input_precision="ieee")
+        summed += tl.sum(slope, 0)
     tl.store(out + k[:, None] * C + c[None, :], total.to(out.dtype.element_ty), mask=(k < K)[:, None])
+    if BIASED:  # every program writes the same
+        tl.store(grad_bias + k, D * summed, mask=k < K)
 
 
 @triton.jit
@@ -364,7 +391,7 @@ def spread_kernel(
     i, there = _rows(n, P)
     c, keep = _channels(B), there[:, None]
     value = tl.load(values + i[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
-    normal = (value - _row(table, MEAN, c, C)) * _row(table, INVERSE, c, C)
+    normal = _normalise(value, table, c, C)
     at = (i // S)[:, None] * C + c[None, :]
     chosen = tl.load(which + at, mask=keep, other=-1)
     slope = tl.where(chosen == (i % S)[:, None], tl.load(grad_best + at, mask=keep, other=0.0), 0.0)

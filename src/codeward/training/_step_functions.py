@@ -78,17 +78,18 @@ def differentiate(loss: Loss) -> Gradient:
 
 
 def make_fast_gradient(context: TrainingContext) -> Gradient | None:
-    """Return the gradient of the modern recipe's network by kernels of our own, or None where they do not fit."""
+    """Return the gradient of a modern recipe's network by kernels of our own, or None where they do not fit."""
     settings, network = context.settings, context.build(0)
     on_gpu = context.samples.device.type == "cuda" and importlib.util.find_spec("triton") is not None
     if not on_gpu or settings.batches != "mixed":
         return None
-    from codeward.training._fast_gradient import FastGradient
+    from codeward.training._fast_gradient import FastGradient, list_layers
 
-    if not FastGradient.fits(network, context.shape):
+    layers = list_layers(network, context.shape)
+    if layers is None:
         return None
     kind = torch.bfloat16 if context.precision == "bfloat16" else torch.float32
-    fast = FastGradient(network, context.shape, settings.batch_size, settings.label_smoothing, kind)
+    fast = FastGradient(network, layers, settings.batch_size, settings.label_smoothing, kind)
 
     @torch.compile(dynamic=False)
     def draw(picked: Picked, shifts: Tensor, share: Tensor, position: Tensor, seed: Tensor) -> Tensor:
