@@ -19,7 +19,8 @@ MOST_TRIED = 20_000
 class PluralityDecoder:
     """The class with the most votes; ties go to the smaller class, as in DPA (Levine and Feizi, 2021).
 
-    Threat model: none of its own; `codeward.certify` gives its radius under *arbitrary* attacks.
+    Threat model: none of its own; `codeward.certify` gives its radius under *arbitrary* attacks. Where every user
+    feeds one model, no decoder that treats classes and models alike certifies more, ties aside (Proposition 45).
 
     Parameters
     ----------
