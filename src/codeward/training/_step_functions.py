@@ -1,6 +1,6 @@
 """One training step as functions of tensors: the loss of a batch, its gradient, and the optimizer.
 
-A compiler turns loss and optimizer into few kernels; for `FastNetwork` there are kernels of our own.
+A compiler turns loss and optimizer into few kernels; for the modern networks there are kernels of our own.
 """
 
 import importlib.util
@@ -97,18 +97,8 @@ def make_fast_gradient(context: TrainingContext) -> Gradient | None:
         return context.draw_batch(picked, shifts, _find_key(seed, position), mixed).contiguous()
 
     @torch.no_grad()
-    def gradient(
-        parameters: Named,
-        buffers: Named,
-        picked: Picked,
-        labels: Tensor,
-        shifts: Tensor,
-        count: Tensor,
-        share: Tensor,
-        full: Tensor,
-        position: Tensor,
-        seed: Tensor,
-    ) -> Named:
+    def gradient(parameters: Named, buffers: Named, picked: Picked, labels: Tensor, *others: Tensor) -> Named:
+        shifts, _, share, _, position, seed = others
         return fast(parameters, buffers, draw(picked, shifts, share, position, seed), labels, share)
 
     return gradient
