@@ -5,17 +5,20 @@
 Images a second of whole trainings on random images through the public `train_ensemble`, from the difference of a long
 and a short training: building, training and fetching of models count, compiling and capturing do not (they are the
 same in both) and are printed beside it. ``times_plain_loop`` compares with the loop that a user would write, one model
-after the other; ``times_one`` with one model at a time on our own compiled and graphed step. For accuracy see
-accuracy_gpu.py.
+after the other; ``times_one`` with one model at a time on our own graphed step; ``times_compiled`` with torch.compile's
+kernels in place of our own, where there are any. For accuracy see accuracy_gpu.py.
 """
 
 import argparse
+import importlib.util
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
 import numpy as np
 import torch
@@ -87,6 +90,16 @@ def whole_trainings(
     return rate, took[0] - images[0] / rate, took[2] - images[2] / rate
 
 
+@contextmanager
+def without_own_kernels() -> Iterator[None]:
+    """Train with torch.compile's kernels: ours are for whoever finds Triton."""
+    find = importlib.util.find_spec
+    with mock.patch.object(
+        importlib.util, "find_spec", lambda name, *more: None if name == "triton" else find(name, *more)
+    ):
+        yield
+
+
 def _count_images(users: list[Samples], plan: ModelPlan, settings: TrainingSettings) -> int:
     """Count the images of an epoch: full batches where batches are mixed."""
     own, batch = sum(len(users[user]) for user in plan.users), settings.batch_size
@@ -131,7 +144,12 @@ def measure(name: str, quick: bool, device: str) -> dict[str, object]:
     rate, compiling, starting = whole_trainings(users, plans, settings, device)
     one, *_ = whole_trainings(users, plans[:1], replace(settings, epochs=alone * settings.epochs), device)
     found |= {"one": round(one), "side_by_side": round(rate)}
-    found |= {f"times_{name}": round(rate / cast(int, found[name]), 1) for name in ("plain_loop", "one")}
+    beside = ["plain_loop", "one"]
+    if settings.optimizer == "sgd":
+        with without_own_kernels():
+            found["compiled"] = round(whole_trainings(users, plans, settings, device)[0])
+        beside.append("compiled")
+    found |= {f"times_{name}": round(rate / cast(int, found[name]), 2) for name in beside}
     return found | {"first_start_s": round(compiling, 1), "start_s": round(starting, 1)}
 
 
