@@ -9,7 +9,8 @@ from sklearn.base import clone
 
 from codeward import InputError
 from codeward.codes import Code
-from codeward.estimators import CodedClassifier
+from codeward.estimators import CodedClassifier, plan_training
+from codeward.runs import TrainConfig
 from codeward.training import TrainingSettings
 
 RECIPE = TrainingSettings(
@@ -70,3 +71,20 @@ def test_a_torch_module_is_refused_with_the_way_to_hand_it_in():
     images, labels, users = draw(size=30)
     with pytest.raises(InputError, match=r"package\.module:function"):
         CodedClassifier(torch.nn.Linear(64, 3), CODE).fit(images, labels, groups=users)
+
+
+def test_a_committee_of_networks_is_kept_and_found_again(tmp_path):
+    images, labels, users = draw()
+    recipe = replace(RECIPE, epochs=2, committee=2)
+    coded = CodedClassifier(recipe, CODE, random_state=0).fit(images, labels, groups=users)
+    coded.save(tmp_path / "kept")
+    again = CodedClassifier.load(tmp_path / "kept")
+    assert len(again.estimators_.network_keys) == 6
+    assert np.array_equal(again.votes(images), coded.votes(images))
+
+
+def test_only_networks_make_committees():
+    rows = {"x": [0.0, 1.0] * 20, "y": ["no", "yes"] * 20, "user": [f"u{place // 8}" for place in range(40)]}
+    config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, training={"committee": 2})
+    with pytest.raises(InputError, match="only networks have seeds to differ in; the model is boosting"):
+        plan_training(config, rows)

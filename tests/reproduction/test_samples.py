@@ -172,3 +172,17 @@ def test_consensus_is_for_few_parts(folder, pair):
     vote_samples(study, pair, QUICK)
     with pytest.raises(InputError, match="at most 16 parts"):
         certify_samples(study, ["consensus"])
+
+
+def test_a_study_of_committees_stands_beside_the_other(folder, pair):
+    alone, three = (SampleStudy(folder / "samples", "digits", 4, "partition", committee=size) for size in (1, 3))
+    for study in (alone, three):
+        vote_samples(study, pair, replace(QUICK, committee=study.committee))
+        certify_samples(study, ["plurality"])
+    assert three.load_votes()[0].shape == alone.load_votes()[0].shape == (60, 4)
+    assert not np.array_equal(three.load_votes()[0], alone.load_votes()[0])
+    records = load_sample_records(folder)
+    assert [record["training"].get("committee", 1) for record in records] == [1, 3]
+    [table] = tabulate_samples(records)
+    assert "plurality, 3 networks a model" in table.to_markdown()
+    assert "4 partition x 3, plurality" in draw_samples(records)

@@ -36,6 +36,9 @@ def train(
     model: str = typer.Option(
         None, "--model", help="boosting, logistic, text, a network, sklearn.svm.SVC(C=2), file.py:function."
     ),
+    committee: int = typer.Option(
+        None, "--committee", min=1, help="Networks a sub-model, averaged: stronger, at so many times the work."
+    ),
     backbone: str = typer.Option(
         None,
         "--backbone",
@@ -100,6 +103,7 @@ def train(
             "code": {key: value for key, value in code.items() if value is not None},
             "attack": {"attackers": [0]},
             "decoder": {"false_alarm_rate": false_alarms},
+            "training": {} if committee is None else {"committee": committee},
             "seed": seed,
             "train": told,
         }

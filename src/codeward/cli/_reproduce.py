@@ -32,6 +32,7 @@ def reproduce(
     codes: list[str] = typer.Option([], "--code", "--codes", help="Only this code; may be given several times."),
     splits: list[str] = typer.Option([], "--split", help="Only this setting: iid, alpha1, ...; past: iid-blended, ..."),
     recipe: str = typer.Option("paper", metavar="paper|modern", help="How models are trained; modern: beside it."),
+    committee: int = typer.Option(1, "--committee", min=1, help="Networks a sub-model, averaged; grids of their own."),
     attackers: list[int] = typer.Option([], "--attackers", min=0, help="Only cells with this many; several times."),
     parts: str = typer.Option(None, "--parts", help="samples: numbers of parts, such as 50,250,1000."),
     decoders: str = typer.Option("plurality,runoff", "--decoders", help="samples: plurality, runoff, consensus."),
@@ -103,12 +104,12 @@ def reproduce(
         return
     if study == "samples":
         name = "digits" if smoke else dataset
-        what = (name, parts, codes, decoders, backbone, seed, epochs, data_dir)
+        what = (name, parts, codes, decoders, backbone, seed, committee, epochs, data_dir)
         _reproduce_samples(folder, *what, votes_only, count_only, quiet, as_json)
         return
     if recipe not in ("paper", "modern"):
         raise InputError(f"--recipe {recipe}: expected paper or modern")
-    runs = plan_study(study, dataset, repeats, codes, splits, smoke, attackers=attackers, recipe=recipe)
+    runs = plan_study(study, dataset, repeats, codes, splits, smoke, 0, attackers, recipe, committee)
     for setting in dict.fromkeys(path.split("/")[0] for path in runs):
         unpack_setting(folder, setting)
     shown = not quiet and not as_json
@@ -145,6 +146,7 @@ def _reproduce_samples(
     decoders: str,
     backbone: str | None,
     seed: int,
+    committee: int,
     epochs: int | None,
     data_dir: Path | None,
     votes_only: bool,
@@ -179,8 +181,10 @@ def _reproduce_samples(
         pair = load_dataset(dataset, data_dir)
         with show_progress("features", len(pair.train) + len(pair.test), shown) as bar:
             features = freeze_features(pair, backbone, find_data_dir(data_dir) / "features", bar)
+    if backbone and committee > 1:
+        raise InputError("--committee: heads have no seeds to differ in; leave it or --backbone out")
     frozen = features.name if features else None
-    studies = [SampleStudy(place, dataset, size, name, seed, frozen) for size in sizes for name in names]
+    studies = [SampleStudy(place, dataset, size, name, seed, frozen, committee) for size in sizes for name in names]
     try:
         if not count_only and not all(study.is_voted for study in studies):
             from codeward.data import load_dataset

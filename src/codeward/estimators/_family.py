@@ -78,8 +78,11 @@ def estimate_seconds(plan: "GuardedPlan") -> float:
 def keep_models(models: Any, plans: Sequence[ModelPlan], store: ModelStore) -> None:
     """Write models that were trained without a store into one, under the keys that training with it gives."""
     if isinstance(models, Ensemble):
-        for number, (key, plan) in enumerate(zip(models.keys, plans, strict=True)):
-            store.save_weights(key, models.weights(number), {"users": list(plan.users), "replica": plan.replica})
+        size = models.settings.committee
+        for place, key in enumerate(models.network_keys):
+            number, network = divmod(place, size)
+            about = {"users": list(plans[number].users), "replica": plans[number].replica}
+            store.save_weights(key, models.weights(number, network), about)
     elif isinstance(models, TableModels):
         models.save(store, plans)
     else:

@@ -17,7 +17,7 @@ from codeward.estimators._code_choice import CodeChoice, choose_code, hash_code
 from codeward.estimators._family import estimate_seconds
 from codeward.estimators._model_choice import ModelChoice, choose_heads, choose_model
 from codeward.estimators._roles import Roles, align, assign_roles, digest_data
-from codeward.runs import TrainConfig, TrainSection
+from codeward.runs import TrainConfig
 
 #: Columns of a kind that a plan names.
 _LISTED = 8
@@ -103,6 +103,10 @@ class GuardedPlan:
         numbers = [column for column in self.data.schema.columns if column.kind == "numeric"]
         return self.model.is_linear and any(column.range is None for column in numbers)
 
+    def _name_model(self) -> str:
+        size = 1 if self.model.settings is None else self.model.settings.committee
+        return self.model.name if size == 1 else f"{size} networks {self.model.name}"
+
     def _say_time(self) -> str:
         seconds = estimate_seconds(self)
         if seconds < 90:
@@ -128,8 +132,8 @@ class GuardedPlan:
             f"{sizes.min()} to {sizes.max()} samples each, median {int(np.median(sizes))}",
             *_describe_columns(data),
             *self.choice.reasons,
-            f"each sub-model ({self.model.name}) learns from {code.row_weight} user{'s' * (code.row_weight != 1)} or "
-            "more",
+            f"each sub-model ({self._name_model()}) learns from {code.row_weight} "
+            f"user{'s' * (code.row_weight != 1)} or more",
             f"training takes {self._say_time()} here",
         ]
         if self.extrapolates:
@@ -230,7 +234,7 @@ def plan_training(
     if held is not None:
         checked = load_user_data(held, told.label or schema.label, "none", schema=replace(schema, user=None))
     checked = None if checked is None else align(checked, data, "test")
-    chosen = choose_family(told, schema, data.n_classes, model)
+    chosen = choose_family(config, schema, data.n_classes, model)
     if chosen.family == "heads" and schema.kind == "features":
         for what, given in (("data", data), ("trusted", operators), ("test", checked)):
             _check_vectors(given, what)
@@ -249,11 +253,18 @@ def _check_vectors(given: UserData | None, what: str) -> None:
         raise InputError(f"{what}: row {holes[0]}{whose} holds NaN, infinity or numbers too large; features have none")
 
 
-def choose_family(told: TrainSection, schema: Schema, n_classes: int, model: Any = None) -> ModelChoice:
+def choose_family(config: TrainConfig, schema: Schema, n_classes: int, model: Any = None) -> ModelChoice:
     """Return what a configuration asks for: heads on a backbone, or a model."""
+    told, committee = config.train, config.training.committee
     if told.backbone is not None:
-        return choose_heads(told.backbone, told.ridge, schema)
-    return choose_model(model if model is not None else told.model, schema, n_classes)
+        chosen = choose_heads(told.backbone, told.ridge, schema)
+    else:
+        chosen = choose_model(model if model is not None else told.model, schema, n_classes)
+    if committee is None:
+        return chosen
+    if chosen.settings is None and committee > 1:
+        raise InputError(f"--committee: only networks have seeds to differ in; the model is {chosen.name}")
+    return replace(chosen, settings=chosen.settings and replace(chosen.settings, committee=committee))
 
 
 def settle_plan(

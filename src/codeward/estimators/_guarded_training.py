@@ -78,7 +78,7 @@ def train_guarded(plan: GuardedPlan, folder: str | Path, progress: Shown = None)
     cell, begin = Cell(place, 0, 0), time.perf_counter()
     store = ModelStore(cell.store)
     plans = plan_models(code, plan.config.seed)
-    if cell.is_whole and cell.has_record and place.card_file.exists() and all(map(store.holds, cell.keys)):
+    if cell.is_whole and cell.has_record and place.card_file.exists() and store.holds_all(cell.keys, cell.committee):
         return cell, Card.load(place.card_file), False
     models = train_family(plan, plans, store, progress)
     return *write_folder(cell, plan, models, begin), True

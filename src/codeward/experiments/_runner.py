@@ -169,7 +169,7 @@ def holds_models(cell: Cell, store: ModelStore) -> bool:
     >>> holds_models(Cell(RunFolder("no/such/folder"), 0, 0), ModelStore("no/such/store"))
     False
     """
-    return cell.is_whole and all(store.holds(key) for key in dict.fromkeys(cell.keys))
+    return cell.is_whole and store.holds_all(cell.keys, cell.committee)
 
 
 def find_device(cells: Sequence[Cell]) -> str | None:

@@ -204,12 +204,14 @@ def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) 
     if not any(run.records for run in runs):
         raise InputError(f"{root}: no records in any run folder; `codeward reproduce figure5 -o {root}` makes them")
     runs.sort(key=lambda run: (run.setting.rank, rank_code(run.code_name)))
-    kinds = dict.fromkeys((run.config.dataset, run.config.training.recipe or "modern") for run in runs)
+    kinds = dict.fromkeys(
+        (run.config.dataset, run.config.training.recipe or "modern", run.config.training.committee or 1) for run in runs
+    )
     plans: dict[str, dict[str, RunConfig]] = {study: {} for study in STUDIES}
-    for dataset, recipe in kinds:
+    for dataset, recipe, committee in kinds:
         for study in STUDIES:
-            planned = plan_study(study, dataset, recipe=recipe)
-            if dataset not in PAPER_DATASETS or recipe != "paper":
+            planned = plan_study(study, dataset, recipe=recipe, committee=committee)
+            if dataset not in PAPER_DATASETS or (recipe, committee) != ("paper", 1):
                 planned = {run.path: run.config for run in runs if run.path in planned}
             plans[study] |= planned
     known = {path for plan in plans.values() for path in plan}
@@ -232,6 +234,8 @@ def describe_setting(config: RunConfig) -> GridSetting:
     dataset = PAPER_DATASETS.get(config.dataset, Path(config.dataset).stem)
     modern = config.dataset in PAPER_DATASETS and config.training.recipe != "paper"
     dataset += ", modern recipe" if modern else ""
+    committee = config.training.committee or 1
+    dataset += f", {committee} networks a model" if committee > 1 else ""
     alpha = config.split.alpha
     split = config.split.kind.upper() if config.split.kind == "iid" else config.split.kind
     if alpha is not None:

@@ -17,7 +17,7 @@ from codeward._progress import Progress, silent
 from codeward.certificates import certify, certify_dpa, certify_finite_aggregation
 from codeward.decoding import ConsensusDecoder, PluralityDecoder
 from codeward.report import Groups, Table, TableEntry, make_table
-from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, list_sample_studies
+from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, count_networks, list_sample_studies
 from codeward.reproduction._studies import PAPER_DATASETS
 from codeward.runs import read_record_folder
 
@@ -129,6 +129,8 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
                 counts = [curve[k] if k < len(curve) else 0 for k in (0, *shown)]
                 cells = [_show_share({"count": count, "of": record["inputs"]}) for count in counts]
                 frozen = f", heads on {record['backbone']['name']}" if "backbone" in record else ""
+                if (committee := count_networks(record)) > 1:
+                    frozen = f", {committee} networks a model"
                 groups.setdefault(words, []).append(
                     (
                         TableEntry(f"{SAMPLE_CODES[record['code']['name']]}, {SAMPLE_DECODERS[name]}{frozen}"),
@@ -180,7 +182,8 @@ def draw_samples(records: Sequence[Mapping[str, Any]]) -> Drawing:
     for dataset in dict.fromkeys(record["dataset"] for record in records if record["certified"]):
         curves = {}
         for record in records:
-            code = "heads" if "backbone" in record else record["code"]["name"]
+            committee = f" x {count_networks(record)}" if count_networks(record) > 1 else ""
+            code = "heads" if "backbone" in record else record["code"]["name"] + committee
             for name, curve in record["certified"].items() if record["dataset"] == dataset else ():
                 curves[f"{record['parts']:,} {code}, {SAMPLE_DECODERS[name]}"] = (curve, record["inputs"])
         panels.append(draw_curves(curves, f"{PAPER_DATASETS.get(dataset, dataset)}: poisoned samples"))

@@ -6,7 +6,7 @@ models with which vote prefer which class to which (`RunOffCounts`): scores of a
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +66,8 @@ class SampleStudy:
         Of the models, and of codes that are drawn.
     backbone : str or None
         Heads on the features of this backbone instead of networks.
+    committee : int
+        Networks a model, whose probabilities are averaged.
 
     Examples
     --------
@@ -80,13 +82,14 @@ class SampleStudy:
     code_name: str
     seed: int = 0
     backbone: str | None = None
+    committee: int = 1
 
     @property
     def name(self) -> str:
         """Name of the files, without endings."""
         again = f"-seed{self.seed}" if self.seed else ""
-        frozen = f"-{self.backbone}" if self.backbone else ""
-        return f"{self.dataset}-{self.n_parts}-{self.code_name}{frozen}{again}"
+        kind = f"-{self.backbone}" if self.backbone else f"-committee{self.committee}" if self.committee > 1 else ""
+        return f"{self.dataset}-{self.n_parts}-{self.code_name}{kind}{again}"
 
     @property
     def record_file(self) -> Path:
@@ -186,7 +189,8 @@ def choose_sample_training(study: SampleStudy, pair: "DatasetPair") -> "Training
     from codeward.training import choose_recipe
 
     base = choose_recipe(study.dataset)
-    return replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
+    base = replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
+    return replace(base, committee=study.committee)
 
 
 def vote_samples(study: SampleStudy, pair: "DatasetPair", settings: "TrainingSettings", progress: Shown = None) -> None:
@@ -301,11 +305,19 @@ def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:
     for record in read_record_folder(folder).values():
         if isinstance(record, dict) and record.get("format") == FORMAT:
             place = record["dataset"], record["parts"], record["code"]["name"], record["seed"]
-            found.append(SampleStudy(Path(folder), *place, record.get("backbone", {}).get("name")))
+            kind = record.get("backbone", {}).get("name"), count_networks(record)
+            found.append(SampleStudy(Path(folder), *place, *kind))
     order = list(SAMPLE_CODES)
-    return sorted(
-        found, key=lambda one: (one.dataset, one.n_parts, order.index(one.code_name), one.backbone or "", one.seed)
-    )
+
+    def rank(one: SampleStudy) -> tuple[object, ...]:
+        return one.dataset, one.n_parts, order.index(one.code_name), one.backbone or "", one.committee, one.seed
+
+    return sorted(found, key=rank)
+
+
+def count_networks(record: Mapping[str, Any]) -> int:
+    """Return the networks of a model of a recorded study."""
+    return int(record.get("training", {}).get("committee", 1))
 
 
 def count_preferences(scores: NDArray[np.float32]) -> NDArray[np.float32]:

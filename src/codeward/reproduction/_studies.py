@@ -108,6 +108,7 @@ def plan_study(
     seed: int = 0,
     attackers: Sequence[int] = (),
     recipe: str = "paper",
+    committee: int = 1,
 ) -> dict[str, RunConfig]:
     """Return the runs of a study by the folder each has in the grid, ``<data set>-<setting>/<code>``.
 
@@ -129,6 +130,8 @@ def plan_study(
         Keep only the cells with these numbers of attackers; 0 to 3 by default.
     recipe : {"paper", "modern"}
         How sub-models are trained (`codeward.training.choose_recipe`); settings of the modern one end in ``-modern``.
+    committee : int
+        Networks a sub-model; settings with several end in ``-committee3`` or the like.
 
     Examples
     --------
@@ -149,9 +152,10 @@ def plan_study(
         runs = {path: run for path, run in runs.items() if not wanted or path.split("/")[place] in wanted}
     common: dict[str, Any] = {"dataset": dataset, "repeats": repeats or STUDIES[study].repeats, "seed": seed}
     decoder = "bayes" if recipe == "paper" else "calibrated"
-    common |= {"training": {"recipe": recipe}, "decoder": {"name": decoder}}
+    training = {"recipe": recipe} | ({"committee": committee} if committee > 1 else {})
+    common |= {"training": training, "decoder": {"name": decoder}}
     if smoke:
-        common |= {**_SMOKE, "training": {**_SMOKE["training"], "recipe": recipe}}
+        common |= {**_SMOKE, "training": {**_SMOKE["training"], **training}}
         runs = {path: run for path, run in runs.items() if _is_smoke(path)}
     sizes: dict[str, dict[str, Any]] = {}
     for path, run in runs.items():
@@ -164,7 +168,7 @@ def plan_study(
                 raise InputError(f"--attackers {size}: {path} has room for 0 to {most}")
         if asked or not attackers:
             sizes[path] = {**attack, **({"attackers": tuple(asked)} if attackers else {})}
-    ending = "" if recipe == "paper" else f"-{recipe}"
+    ending = ("" if recipe == "paper" else f"-{recipe}") + (f"-committee{committee}" if committee > 1 else "")
     return {
         f"{common['dataset']}-{path.replace('/', f'{ending}/')}": RunConfig.model_validate(
             {**common, **runs[path], "attack": attack}

@@ -181,6 +181,14 @@ class Cell(Displayed):
         return settings
 
     @property
+    def committee(self) -> int:
+        """Networks of a sub-model."""
+        size = self.training.get("committee", 1)
+        if type(size) is not int or size < 1:
+            raise InputError(f"{self.folder.path}: {self.name}: a committee of {str(size)[:20]} networks")
+        return size
+
+    @property
     def has_keys(self) -> bool:
         """Whether the cell says which models of the store gave its votes; those of older versions do not."""
         return self.has_votes and bool(self._find_keys())

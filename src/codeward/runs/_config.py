@@ -188,6 +188,8 @@ class FederatedConfig(RunConfig):
             raise ValueError("training.recipe: a federation trains by the paper's; leave it out")
         if self.training.epochs is not None:
             raise ValueError("training.epochs: a federation counts federated.rounds and federated.local_epochs")
+        if self.training.committee not in (None, 1):
+            raise ValueError("training.committee: a federation trains one network a sub-model; leave it out")
         if self.training.engine != "auto" or self.cluster is not None:
             raise ValueError("training: users train on their own machines; leave out engine and cluster")
         return self

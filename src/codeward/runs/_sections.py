@@ -147,7 +147,7 @@ class AttackSection(Section):
 MODERN_ARCHITECTURES = ("fast", "fast-small", "mnist-fast")
 
 #: Training settings that the first runs did not have.
-LATER_SETTINGS = ("optimizer", "schedule", "label_smoothing", "batches", "cutout", "mixup", "jitter")
+LATER_SETTINGS = ("optimizer", "schedule", "label_smoothing", "batches", "cutout", "mixup", "jitter", "committee")
 
 
 class TrainingSection(Section):
@@ -176,6 +176,7 @@ class TrainingSection(Section):
     cutout: int | None = Field(default=None, ge=0)
     mixup: float | None = Field(default=None, ge=0)
     jitter: float | None = Field(default=None, ge=0)
+    committee: int | None = Field(default=None, ge=1, le=100, description="Networks a sub-model, averaged.")
     precision: Literal["auto", "float32", "bfloat16"] | None = None
     engine: Literal["auto", "loop", "compiled", "graphs", "stacked", "lanes"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"

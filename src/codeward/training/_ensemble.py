@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from codeward.data import Samples
 from codeward.training._architectures import Shape, build_network
 from codeward.training._device_batches import DeviceSamples, arrange
 from codeward.training._engines import Weights, count_multiplications, count_workers, is_compilable, run_in_threads
-from codeward.training._model_store import ModelStore
+from codeward.training._model_store import ModelStore, network_keys
 from codeward.training._training_settings import TrainingSettings
 
 #: Images of one forward pass.
@@ -30,7 +31,7 @@ class Ensemble:
     Attributes
     ----------
     keys : tuple of str
-        Content address of each model; equal keys are the same model.
+        Content address of each model; equal keys are the same model. Of a committee, that of its first network.
     trained, reused : int
         How many distinct models this call trained and how many it found in the store.
     settings : TrainingSettings
@@ -74,12 +75,16 @@ class Ensemble:
         InputError
             When the store lacks one of them, or has it damaged.
         """
-        found = {key: store.load_weights(key) for key in dict.fromkeys(keys)}
-        weights = {key: loaded for key, loaded in found.items() if loaded is not None}
-        if len(weights) < len(found):
-            missing = len(found) - len(weights)
-            raise InputError(f"{store.root}: lacks {missing} of {len(found)} sub-models (moved or damaged)")
-        return cls(tuple(keys), 0, len(found), settings, shape, torch.device("cpu"), "float32", weights, store)
+        weights: dict[str, Weights] = {}
+        lacking = []
+        for key in dict.fromkeys(keys):
+            found = {one: store.load_weights(one) for one in network_keys(key, settings.committee)}
+            weights |= {one: loaded for one, loaded in found.items() if loaded is not None}
+            lacking += [key] if None in found.values() else []
+        if lacking:
+            of = len(set(keys))
+            raise InputError(f"{store.root}: lacks {len(lacking)} of {of} sub-models (moved or damaged)")
+        return cls(tuple(keys), 0, len(set(keys)), settings, shape, torch.device("cpu"), "float32", weights, store)
 
     @property
     def n_models(self) -> int:
@@ -92,13 +97,18 @@ class Ensemble:
         return self.settings.n_classes
 
     @property
+    def network_keys(self) -> tuple[str, ...]:
+        """Keys of all networks, those of a model together; without committees they are `keys`."""
+        return tuple(one for key in self.keys for one in network_keys(key, self.settings.committee))
+
+    @property
     def store(self) -> ModelStore | None:
         """Where the models are kept; None for models in memory only."""
         return self._store
 
-    def weights(self, model: int) -> Weights:
-        """Return the weights of a model as CPU tensors by name; read from the store when they are not in memory."""
-        key = self.keys[model]
+    def weights(self, model: int, network: int = 0) -> Weights:
+        """Return the weights of a network of a model as CPU tensors by name; read from the store if not in memory."""
+        key = network_keys(self.keys[model], self.settings.committee)[network]
         if key in self._weights:
             return self._weights[key]
         loaded = self._store.load_weights(key) if self._store else None
@@ -106,10 +116,10 @@ class Ensemble:
             raise InputError(f"model {model} (key {key[:12]}) is gone from the store or damaged; train again")
         return loaded
 
-    def load_into(self, network: nn.Module, model: int) -> nn.Module:
-        """Give a network of the right architecture the weights of a model, and return it."""
+    def load_into(self, network: nn.Module, model: int, number: int = 0) -> nn.Module:
+        """Give a network of the right architecture the weights of a model (its network ``number``), and return it."""
         try:
-            weights, device = self.weights(model), next(network.parameters()).device
+            weights, device = self.weights(model, number), next(network.parameters()).device
             network.load_state_dict(weights if device.type == "cpu" else send_together(weights, device))
         except RuntimeError as error:
             raise InputError(
@@ -121,9 +131,9 @@ class Ensemble:
     def scores(self, samples: Samples) -> NDArray[np.float32]:
         """Return log-probabilities (log-softmax of the logits), shape (N, m, c), float32.
 
-        Overlays of the samples are applied; augmentation is not. With a store, the scores of each model are kept under
-        its key and the digest of the samples and read from there the next time. A model whose training diverged gives
-        NaN; `vote` says how it counts.
+        A committee has the mean of its networks' probabilities. Overlays of the samples are applied; augmentation is
+        not. With a store, the scores of each network are kept under its key and the digest of the samples and read from
+        there the next time. A model whose training diverged gives NaN; `vote` says how it counts.
         """
         return self.score_all([samples])[0]
 
@@ -131,14 +141,15 @@ class Ensemble:
         """Return `scores` for several sets of samples; each model is loaded once for all of them."""
         digests = [samples.digest() for samples in sets]
         found: dict[tuple[str, str], NDArray[np.float32]] = {}
-        missing: dict[int, list[int]] = {}  # model -> sets it has no scores for
-        for model, key in enumerate(self.keys):
+        keys, size = self.network_keys, self.settings.committee
+        missing: dict[int, list[int]] = {}  # place of a network -> sets it has no scores for
+        for place, key in enumerate(keys):
             for number, digest in enumerate(digests):
-                if (key, digest) in found or self.keys.index(key) < model or digest in digests[:number]:
+                if (key, digest) in found or keys.index(key) < place or digest in digests[:number]:
                     continue
                 kept = self._store.load_scores(key, digest) if self._store else None
                 if kept is None:
-                    missing.setdefault(model, []).append(number)
+                    missing.setdefault(place, []).append(number)
                 else:
                     found[key, digest] = kept
         if missing:
@@ -152,21 +163,21 @@ class Ensemble:
                 stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
                 stream.wait_stream(torch.cuda.current_stream())
 
-            def infer(model: int, numbers: list[int]) -> None:
+            def infer(place: int, numbers: list[int]) -> None:
                 with torch.cuda.stream(stream):
-                    network = self.load_into(networks.pop(), model)
+                    network = self.load_into(networks.pop(), *divmod(place, size))
                     for number in numbers:
                         scores = self._score(network, resident[number])
                         if self._store:
-                            self._store.save_scores(self.keys[model], digests[number], scores)
-                        found[self.keys[model], digests[number]] = scores
+                            self._store.save_scores(keys[place], digests[number], scores)
+                        found[keys[place], digests[number]] = scores
                     networks.append(network)
 
             run_in_threads([partial(infer, *item) for item in missing.items()], threading.Event(), n_workers)
         empty = np.zeros((0, self.settings.n_classes), dtype=np.float32)
         return [
-            np.stack([found[key, digest] for key in self.keys], axis=1)
-            if self.keys
+            average_networks(np.stack([found[key, digest] for key in keys], axis=1), size)
+            if keys
             else np.repeat(empty[None], len(samples), axis=0)
             for samples, digest in zip(sets, digests, strict=True)
         ]
@@ -210,6 +221,24 @@ def send_together(weights: Weights, device: torch.device) -> Weights:
         pieces = torch.split(flat, [weights[name].numel() for name in names])
         sent |= {name: piece.view(weights[name].shape) for name, piece in zip(names, pieces, strict=True)}
     return sent
+
+
+def average_networks(scores: NDArray[np.float32], committee: int) -> NDArray[np.float32]:
+    """Turn log-probabilities of networks, shape (N, m s, c), into those of committees of s, shape (N, m, c).
+
+    A committee has the mean of its networks' probabilities; it gives NaN where one of them does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.exp(average_networks(np.log(np.array([[[0.2, 0.8], [0.6, 0.4]]], np.float32)), 2)).round(2)
+    array([[[0.4, 0.6]]], dtype=float32)
+    """
+    if committee == 1:
+        return scores
+    by_model = scores.reshape(len(scores), -1, committee, scores.shape[2])
+    mean: NDArray[np.float32] = np.logaddexp.reduce(by_model, axis=2) - np.float32(np.log(committee))
+    return mean
 
 
 def vote(scores: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -263,9 +292,10 @@ class BatchedEnsemble:
         self._averages_flips = settings.averages_flips
         self._mean = torch.tensor(settings.mean).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(settings.std).view(-1, 1, 1)
+        self._committee = settings.committee
         networks = [
-            ensemble.load_into(build_network(settings.architecture, self.shape, self.n_classes, 0), model).eval()
-            for model in range(self.n_models)
+            ensemble.load_into(build_network(settings.architecture, self.shape, self.n_classes, 0), *place).eval()
+            for place in product(range(self.n_models), range(self._committee))
         ]
         small = is_compilable(networks[0]) and count_multiplications(networks[0], self.shape) <= _COMPILED_LIMIT
         if small:
@@ -288,7 +318,8 @@ class BatchedEnsemble:
             sides = (ready, ready.flip(3)) if self._averages_flips else (ready,)
             parts = [[self._forward(side[at : at + _BATCH]) for at in range(0, len(ready), _BATCH)] for side in sides]
             logits = torch.stack([torch.cat(part, dim=1) for part in parts]).mean(0)
-            return torch.log_softmax(logits, dim=2).permute(1, 0, 2).contiguous().numpy()
+            each: NDArray[np.float32] = torch.log_softmax(logits, dim=2).permute(1, 0, 2).contiguous().numpy()
+            return average_networks(each, self._committee)
 
 
 def _stack_modules(networks: list[nn.Module]) -> Callable[[Tensor], Tensor]:

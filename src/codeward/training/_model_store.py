@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,19 @@ def model_key(
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def network_keys(key: str, committee: int) -> tuple[str, ...]:
+    """Return the keys of the networks of a sub-model; the first is the sub-model's own.
+
+    Examples
+    --------
+    >>> keys = network_keys("0" * 64, 2)
+    >>> keys[0] == "0" * 64, len(keys[1])
+    (True, 64)
+    """
+    others = (hashlib.sha256(f"{key} network {number}".encode()).hexdigest() for number in range(1, committee))
+    return (key, *others)
+
+
 class ModelStore:
     """A folder of trained sub-models, shared by any number of runs and processes.
 
@@ -123,6 +136,10 @@ class ModelStore:
     def holds(self, key: str) -> bool:
         """Tell whether there is a verified model under ``key``."""
         return self.load_bytes(key) is not None
+
+    def holds_all(self, keys: Iterable[str], committee: int = 1) -> bool:
+        """Tell whether there are verified models under all keys, with every network of a committee."""
+        return all(self.holds(one) for key in dict.fromkeys(keys) for one in network_keys(key, committee))
 
     def load_scores(self, key: str, inputs: str) -> NDArray[np.float32] | None:
         """Return the scores of model ``key`` on the evaluation set of digest ``inputs``, shape (N, c), or None."""

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -103,6 +103,19 @@ def plan_models(code: Code, seed: int) -> tuple[ModelPlan, ...]:
         plans.append(ModelPlan(users, seen[users], _derive_seed(int(seed), users, seen[users])))
         seen[users] += 1
     return tuple(plans)
+
+
+def plan_networks(plan: ModelPlan, committee: int) -> tuple[ModelPlan, ...]:
+    """Return a plan for each network of a sub-model; the first is the sub-model's own, the others have other seeds.
+
+    Examples
+    --------
+    >>> first, second = plan_networks(ModelPlan(users=(0, 2), replica=0, seed=5), committee=2)
+    >>> first.seed, second.users, second.seed == first.seed
+    (5, (0, 2), False)
+    """
+    others = (_hash_seed(f"codeward-network seed={plan.seed} network={number}") for number in range(1, committee))
+    return (plan, *(replace(plan, seed=seed) for seed in others))
 
 
 def drop_users(plans: Sequence[ModelPlan], users: Sequence[int], seed: int) -> tuple[ModelPlan, ...]:
@@ -266,7 +279,10 @@ def _full_batch(users: Sequence[int], sizes: Sequence[int], settings: TrainingSe
 
 
 def _derive_seed(seed: int, users: tuple[int, ...], replica: int) -> int:
-    text = f"codeward-model seed={seed} users={','.join(map(str, users))} replica={replica}"
+    return _hash_seed(f"codeward-model seed={seed} users={','.join(map(str, users))} replica={replica}")
+
+
+def _hash_seed(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 

@@ -23,10 +23,10 @@ from codeward.training._engines import (
     run_engine,
 )
 from codeward.training._ensemble import Ensemble
-from codeward.training._model_store import ModelStore, model_key
+from codeward.training._model_store import ModelStore, model_key, network_keys
 from codeward.training._ray_cluster import Cluster
 from codeward.training._ray_tasks import Recipe, announce, train_on_cluster
-from codeward.training._sub_models import ModelPlan, plan_models
+from codeward.training._sub_models import ModelPlan, plan_models, plan_networks
 from codeward.training._training_settings import TrainingSettings
 
 
@@ -137,6 +137,7 @@ def train_ensembles(
             raise InputError(f"training: {len(users)} users' data for a code with {code.n_users} columns")
     everybody = list({id(samples): samples for users, _ in tasks for samples in users}.values())
     check_samples(everybody, settings)
+    committee, whole, settings = settings.committee, settings, replace(settings, committee=1)
     place = _pick_device(device) if cluster is None else cluster.pick_device(device)
     shape = (int(everybody[0].images.shape[1]), int(everybody[0].images.shape[2]), int(everybody[0].images.shape[3]))
     network = build_network(settings.architecture, shape, settings.n_classes, 0)
@@ -159,20 +160,20 @@ def train_ensembles(
     for task, (users, code) in enumerate(tasks):
         own = [digests[id(samples)] for samples in users]
         plans = plan_models(code, seed) if isinstance(code, Code) else code
-        recipes = [settings.for_samples(sum(len(users[user]) for user in plan.users)) for plan in plans]
-        keys = tuple(
-            model_key(plan, own, own_recipe, marks, computation)
-            for plan, own_recipe in zip(plans, recipes, strict=True)
-        )
-        new = 0
-        for key, plan, own_recipe in zip(keys, plans, recipes, strict=True):
-            if key in jobs or (store is not None and store.holds(key)):
-                continue
-            # The plan keeps its seed, which comes from the users' numbers in the code, and the order of its users.
-            jobs[key] = Job(replace(plan, users=tuple(position[own[user]] for user in plan.users)), key, task)
-            origin[key] = plan, own_recipe
-            new += 1
-        wanted.append((keys, new))
+        keys, new = [], set()
+        for plan in plans:
+            own_recipe = settings.for_samples(sum(len(users[user]) for user in plan.users))
+            keys.append(model_key(plan, own, own_recipe, marks, computation))
+            networks = plan_networks(plan, committee)
+            for key, network_plan in zip(network_keys(keys[-1], committee), networks, strict=True):
+                if key in jobs or (store is not None and store.holds(key)):
+                    continue
+                # The plan keeps its seed, which comes from the users' numbers in the code, and the order of its users.
+                placed = replace(network_plan, users=tuple(position[own[user]] for user in plan.users))
+                jobs[key] = Job(placed, key, task)
+                origin[key] = network_plan, own_recipe
+                new.add(keys[-1])
+        wanted.append((tuple(keys), len(new)))
 
     # 3. Train.
     trained: dict[str, Weights] = {}
@@ -186,11 +187,11 @@ def train_ensembles(
     if place.type == "cuda" and not torch.cuda.is_available():  # the cluster's GPU trains; this machine infers
         inference = torch.device("cpu"), "float32"
     ensembles = [
-        Ensemble(keys, new, len(set(keys)) - new, settings, shape, *inference, trained, store) for keys, new in wanted
+        Ensemble(keys, new, len(set(keys)) - new, whole, shape, *inference, trained, store) for keys, new in wanted
     ]
     tell = None if finished is None else lambda task: finished(task, ensembles[task])
     with (
-        TaskCallbacks([keys for keys, _ in wanted], set(jobs), tell) as callbacks,
+        TaskCallbacks([ensemble.network_keys for ensemble in ensembles], set(jobs), tell) as callbacks,
         show_progress("training", sum(own.epochs for _, own in origin.values()), progress if jobs else None) as bar,
     ):
         reporter = Reporter(bar, len(jobs))

@@ -69,6 +69,9 @@ class TrainingSettings:
         Parameter of the Beta distribution of the share of a second image mixed in; 0 for none.
     jitter : float
         Largest change of contrast and brightness; 0 for none.
+    committee : int
+        Networks of a sub-model, which differ in their seeds alone; it says the mean of their probabilities. All learn
+        from the sub-model's own users, so that whoever does not reach one of them reaches none (Proposition 15).
 
     Examples
     --------
@@ -96,11 +99,12 @@ class TrainingSettings:
     cutout: int = 0
     mixup: float = 0.0
     jitter: float = 0.0
+    committee: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "n_classes"):
+        for name in ("epochs", "batch_size", "n_classes", "committee"):
             value = getattr(self, name)
-            if value == BY_SIZE and name != "n_classes":
+            if value == BY_SIZE and name in SIZED:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name}: expected a positive whole number, got {value!r}")
@@ -133,7 +137,7 @@ class TrainingSettings:
     @property
     def is_plain(self) -> bool:
         """Whether this is Adam at a constant rate on plain cross-entropy: what the compiled CPU layers know."""
-        later = [name for name in _LATER if name != "batches"]
+        later = [name for name in _LATER if name not in ("batches", "committee")]
         return not self.stamps_first and all(getattr(self, name) == _LATER[name] for name in later)
 
     @property
@@ -188,7 +192,7 @@ class TrainingSettings:
 _LATER = {
     field.name: field.default
     for field in fields(TrainingSettings)
-    if field.name in ("optimizer", "schedule", "label_smoothing", "batches", "cutout", "mixup", "jitter")
+    if field.name in ("optimizer", "schedule", "label_smoothing", "batches", "cutout", "mixup", "jitter", "committee")
 }
 
 #: Settings that may be `BY_SIZE`.
