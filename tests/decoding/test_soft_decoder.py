@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from benchmarks.alarms import count_allowed, simulate
+from benchmarks.alarms import count_allowed, find_rate, simulate
 
 from codeward._errors import InputError
 from codeward.codes import enumerate_patterns, named_code
@@ -198,8 +198,14 @@ def test_the_threshold_keeps_the_rate_with_confidence():
     # Three times in four, and not far above the rate: an alarm that hardly ever sounds detects little.
     assert 0.7 * 300 <= kept <= 0.85 * 300
     above = [np.count_nonzero(np.arange(n) > choose_threshold(np.arange(float(n)), 0.05)) for n in (10, 84, 250, 2000)]
-    assert above == [0, 2, 9, 92]
-    assert above == [count_allowed(n, 0.05, 0.75) for n in (10, 84, 250, 2000)]
+    assert above == [0, 2, 9, 80]
+    assert above == [count_allowed(n, 0.05) for n in (10, 84, 250, 2000)]
+    assert above[:3] == [count_allowed(n, 0.05, 0.75) for n in (10, 84, 250)]
+    # Many inputs: surer, and still no further below the rate than chance asks for.
+    sure = sum(choose_threshold(generator.normal(size=5000), 0.05) >= 1.6449 for _ in range(300))
+    assert sure >= 297
+    assert 0.04 <= count_allowed(5000, 0.05) / 5000 < count_allowed(100_000, 0.05) / 100_000 < 0.05
+    assert find_rate(5000, 203) == pytest.approx(0.05, rel=0.02)
 
 
 @pytest.mark.parametrize("fails", [False, True])

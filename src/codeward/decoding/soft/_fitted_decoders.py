@@ -160,7 +160,8 @@ class DiscountedDecoder(FittedDecoder):
     attackers_prior : sequence of float
         Q(0), Q(1), ..., Q(k) as in `BayesDecoder`; only the sizes 1..k are used, relative to each other.
     false_alarm_rate : float
-        Share of clean inputs that may be flagged; kept with 75% confidence on inputs like the validation ones.
+        Share of clean inputs that may be flagged; kept on inputs like the validation ones, with 75% confidence (99.9%
+        from 5,000 on).
     n_simulated : int
         Simulated attacks to fit on.
     seed : int
@@ -264,9 +265,10 @@ class SoftDecoder(FittedDecoder):
     docs/theory.md). Where it has none, and two users with a target each explain the votes far better than one target
     (`NearestDecoder.settle`), theirs is the label. No proof covers these and other answers: an attacker chooses the
     scores of the models it hits freely. What is measured is in ``docs/soft-decoder.md``. The threshold keeps the
-    false-alarm rate with 75% confidence for clean inputs drawn like the validation ones, as far as ratios fitted
-    without a third of these stand for those fitted on all. Threat model of the fit: *deterministic*, with triggers that
-    may be softened, weak or fail, in all models alike or in each at a rate of its own.
+    false-alarm rate with 75% confidence (99.9% from 5,000 inputs on) for clean inputs drawn like the validation ones,
+    as far as ratios fitted without a third of these stand for those fitted on all. Threat model of the fit:
+    *deterministic*, with triggers that may be softened, weak or fail, in all models alike or in each at a rate of its
+    own.
 
     Parameters
     ----------

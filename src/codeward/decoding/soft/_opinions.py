@@ -147,9 +147,10 @@ def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.exp(log_softmax(values)))
 
 
-#: Confidence of the bound on the false-alarm rate. More of it costs detections: with 84 inputs 99% allows none of
-#: them to be an alarm, and triggers that look like the oddest clean input go unseen.
-CONFIDENCE = 0.75
+#: Least and most confidence of the bound on the false-alarm rate. More of it costs detections where inputs are few:
+#: with 84 of them 99% allows none to be an alarm, and triggers that look like the oddest clean input go unseen. So no
+#: more than a fifth of the rate is given up for it.
+CONFIDENCE, SURE, KEPT = 0.75, 0.999, 0.8
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,11 @@ class Tuned:
 
 
 def choose_threshold(gaps: NDArray[np.float64], false_alarm_rate: float) -> float:
-    """Threshold that keeps the false-alarm rate, with `CONFIDENCE`.
+    """Threshold that keeps the false-alarm rate, with `CONFIDENCE` at the least and `SURE` where inputs are many.
 
-    The largest number r of the N validation inputs may exceed it for which the Clopper-Pearson upper bound of r out of
-    N is at most the rate. With too few inputs for any r, none of them exceeds it and the rate is not assured.
+    With a confidence, the largest number r of the N validation inputs may exceed it for which the Clopper-Pearson upper
+    bound of r out of N is at most the rate; of `SURE` no less than `KEPT` of the rate. With too few inputs for any r,
+    none of them exceeds it and the rate is not assured.
 
     Parameters
     ----------
@@ -183,10 +185,23 @@ def choose_threshold(gaps: NDArray[np.float64], false_alarm_rate: float) -> floa
         threshold.
     false_alarm_rate : float
     """
-    counts = np.arange(gaps.size)
-    allowed = np.flatnonzero(beta.ppf(CONFIDENCE, counts + 1, gaps.size - counts) <= false_alarm_rate)
-    most = int(allowed[-1]) if allowed.size else 0
-    return float(np.sort(gaps)[::-1][most])
+    return float(np.sort(gaps)[::-1][count_allowed(gaps.size, false_alarm_rate)])
+
+
+def count_allowed(n_inputs: int, false_alarm_rate: float) -> int:
+    """Return how many of the validation inputs may exceed the threshold; see `choose_threshold`.
+
+    Examples
+    --------
+    >>> [count_allowed(size, 0.05) for size in (50, 269, 1_000, 5_000)]
+    [0, 10, 40, 203]
+    """
+    counts = np.arange(n_inputs)
+    least, most = (
+        int(np.count_nonzero(beta.ppf(confidence, counts + 1, n_inputs - counts) <= false_alarm_rate)) - 1
+        for confidence in (SURE, CONFIDENCE)
+    )
+    return max(0, min(most, max(least, int(KEPT * false_alarm_rate * n_inputs + 1e-9))))
 
 
 def split_chunks(n_inputs: int, explanations: Explanations, n_classes: int) -> Iterator[NDArray[np.int64]]:
