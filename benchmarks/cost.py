@@ -7,7 +7,8 @@ line; for fixed k/n and r/n exponentially. Cost is the number of models m, and t
 beside them processor seconds of one training on digits, the least of the repeats, and what is proved of m from below.
 
 ``samples``: codes over hashed parts of the digits, all models together trained on equally many images, whatever their
-number; a repeat is a seed. Share of the test digits that is right and certified against so many samples.
+number (and partitions on three times as many, as one network a part or as three); a repeat is a seed. Share of the
+test digits that is right and certified against so many samples.
 """
 
 import argparse
@@ -55,22 +56,27 @@ def measure(time_limit: float, repeats: int) -> Iterator[dict[str, object]]:
 PARTS, EPOCHS, SHOWN = 25, 60, (0, 1, 3, 5, 8, 10)
 
 
+#: Codes, networks a model, and how often the work of a partition's single networks is done; an epoch at the least.
+CASES = [(name, 1, 1) for name in SAMPLE_CODES] + [("partition", 3, 1), ("partition", 1, 3), ("partition", 3, 3)]
+
+
 def compare_codes(seeds: int) -> Iterator[dict[str, object]]:
     pair = load_dataset("digits")
-    for name in SAMPLE_CODES:
+    for name, committee, times in CASES:
         curves: dict[str, list[list[float]]] = {}
         for seed in range(seeds):
             with tempfile.TemporaryDirectory() as folder:
-                study = SampleStudy(Path(folder), "digits", PARTS, name, seed)
+                study = SampleStudy(Path(folder), "digits", PARTS, name, seed, committee=committee)
                 work = float((study.code.matrix.sum(axis=1) / study.code.n_users).sum())  # data sets an epoch
-                epochs = max(1, round(EPOCHS / work))
-                vote_samples(study, pair, replace(PRESETS["digits"], epochs=epochs))
+                epochs = max(1, round(times * EPOCHS / work / committee))
+                vote_samples(study, pair, replace(PRESETS["digits"], epochs=epochs, committee=committee))
                 record = certify_samples(study, ("plurality", "runoff"))
             for decoder, curve in record["certified"].items():
                 held = [curve[k] / record["inputs"] if k < len(curve) else 0.0 for k in SHOWN]
                 curves.setdefault(decoder, []).append(held)
         for decoder, found in curves.items():
-            row: dict[str, object] = {"code": name, "models": study.code.n_models, "epochs": epochs, "decoder": decoder}
+            row: dict[str, object] = {"code": name, "models": study.code.n_models, "networks": committee}
+            row |= {"work": times, "epochs": epochs, "decoder": decoder}
             means, errors = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / seeds**0.5
             yield row | {
                 str(k): [round(100 * m, 1), round(100 * e, 1)] for k, m, e in zip(SHOWN, means, errors, strict=True)

@@ -163,7 +163,7 @@ FALSE_ALARMS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 CERTIFIED = 500
 
 #: Largest k of a certificate.
-TOP = 4
+TOP = 5
 
 
 def study_cell(cell: Cell, parts: Iterable[str]) -> dict[str, Any]:

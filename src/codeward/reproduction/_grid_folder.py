@@ -118,6 +118,11 @@ class Grid:
             and (attack is None or bool(run.setting.attack) == attack)
         ]
 
+    def pick_attacked(self, codes: Iterable[str]) -> list[GridRun]:
+        """Return the runs with one of these codes that somebody attacks; all of them where nobody attacks any."""
+        found = self.pick(codes)
+        return [run for run in found if any(record["n_attackers"] for record in run.records)] or found
+
     @property
     def sizes(self) -> list[int]:
         """Numbers of attackers that have a record somewhere."""

@@ -58,7 +58,7 @@ Rows = list[list[Panel]]
 
 def draw_figure5(grid: Grid) -> tuple[Rows, list[Style], list[str]]:
     """Return the panels of Figure 5, a row a data set, a panel a setting with records; legend; absent settings."""
-    runs = grid.pick(dict.fromkeys(code for code, _, _ in FIGURE5))
+    runs = grid.pick_attacked(code for code, _, _ in FIGURE5)
     rows: dict[str, list[Panel]] = {}
     for setting in sorted({run.setting for run in runs}):
         here = {run.code_name: run for run in runs if run.setting == setting}
@@ -73,7 +73,9 @@ def draw_figure5(grid: Grid) -> tuple[Rows, list[Style], list[str]]:
         rows.setdefault(setting.dataset, []).append(_draw_accuracy(lines, setting.name, remark, grid.sizes))
     present, there = {run.code_name for run in runs}, {run.setting.name for run in runs}
     legend = [FIGURE5_STYLES[name] for code, _, name in FIGURE5 if code in present]
-    planned = sorted({describe_setting(config) for config in grid.plans["figure5"].values()})
+    planned = sorted(
+        {describe_setting(c) for c in grid.plans["figure5"].values() if max(c.attack.attackers, default=0)}
+    )
     return list(rows.values()), legend, [setting.name for setting in planned if setting.name not in there]
 
 
