@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from codeward import InputError
 from codeward.codes import Code
-from codeward.estimators import CodedClassifier, plan_training
+from codeward.estimators import CodedClassifier, plan_training, train_guarded
 from codeward.runs import TrainConfig
 from codeward.training import TrainingSettings
 
@@ -88,3 +88,18 @@ def test_only_networks_make_committees():
     config = TrainConfig(attack={"attackers": [0]}, code={"attackers": 1}, training={"committee": 2})
     with pytest.raises(InputError, match="only networks have seeds to differ in; the model is boosting"):
         plan_training(config, rows)
+
+
+def test_a_card_tells_a_committee_from_its_first_network_and_images_from_tables(tmp_path):
+    images, labels, users = draw()
+    told = {"attack": {"attackers": [0]}, "code": {"attackers": 1}}
+    cards = []
+    for size in (1, 2):
+        config = TrainConfig(**told, training={"committee": size}, train={"model": "digits-cnn"})
+        plan = plan_training(config, (images, labels, users))
+        cards.append(train_guarded(plan, tmp_path / str(size))[1])
+    assert "2 networks digits-cnn" in "".join(plan.describe())
+    assert cards[0].digests["code"] == cards[1].digests["code"]
+    assert cards[0].digests["models"] != cards[1].digests["models"]
+    with pytest.raises(InputError, match="images need a network, got logistic; choose"):
+        plan_training(TrainConfig(**told, train={"model": "logistic"}), (images, labels, users))

@@ -9,8 +9,8 @@ import torch
 from codeward._errors import InputError
 from codeward.codes import Code
 from codeward.data import Samples
-from codeward.experiments import holds_models, run_experiment
-from codeward.runs import Cell, FederatedConfig, RunConfig, RunFolder
+from codeward.experiments import holds_models, revoke_users, run_experiment
+from codeward.runs import Cell, FederatedConfig, RunConfig, RunFolder, foresee_revocation
 from codeward.serve import open_run
 from codeward.training import PRESETS, BatchedEnsemble, Ensemble, ModelStore, train_ensemble
 
@@ -81,7 +81,8 @@ def test_a_committee_is_resumed_network_by_network_and_loaded_whole_or_not_at_al
 
 
 def test_a_run_of_committees_is_whole_served_and_made_again(tmp_path):
-    few = {"users": 6, "code": {"name": "toy-d"}, "attack": {"attackers": [0]}, "decoder": {"name": "bayes"}}
+    few = {"users": 6, "code": {"name": "toy-d"}, "attack": {"attackers": [0]}}
+    few |= {"decoder": {"name": "bayes", "max_attackers": 1}}
     config = RunConfig(**few, training={"epochs": 2, "committee": 2})
     [record] = run_experiment(config, tmp_path)
     cell = Cell(RunFolder(tmp_path), 0, 0)
@@ -96,6 +97,11 @@ def test_a_run_of_committees_is_whole_served_and_made_again(tmp_path):
     [again] = run_experiment(config, tmp_path)
     assert again["figures"]["clean"] == record["figures"]["clean"]
     assert holds_models(Cell(RunFolder(tmp_path), 0, 0), store)
+    [after] = revoke_users(tmp_path, foresee_revocation(tmp_path, ["3"]), tmp_path / "without")
+    left = Cell(RunFolder(tmp_path / "without"), 0, 0)
+    assert after["training"]["committee"] == 2
+    assert holds_models(left, ModelStore(left.store))
+    assert len(open_run(tmp_path / "without").cell.keys) == left.code.n_models
 
 
 def test_one_network_is_no_committee_and_a_federation_has_none():

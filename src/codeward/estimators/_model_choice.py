@@ -264,8 +264,9 @@ def _choose_network(model: Any, schema: Schema, n_classes: int) -> ModelChoice:
         return ModelChoice(base.architecture, "networks", settings=base)
     if callable(model):
         return ModelChoice(getattr(model, "__name__", "network"), "networks", settings=_name_factory(model, base))
-    if not isinstance(model, str):
-        raise InputError(f"model: images need a network, got {type(model).__name__}; choose {', '.join(ARCHITECTURES)}")
+    if not isinstance(model, str) or model in NAMES:
+        got = model if isinstance(model, str) else type(model).__name__
+        raise InputError(f"model: images need a network, got {got}; choose {', '.join(ARCHITECTURES)}")
     if model not in ARCHITECTURES:
         name, factory = model, _find(model)
         return ModelChoice(name, "networks", settings=_name_factory(factory, base))

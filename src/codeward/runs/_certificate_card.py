@@ -231,13 +231,16 @@ def make_card(
     decoded = decoder.decode(observe(decoder, clean))
     total = len(decoded)
     kept, gone = certify_kept(cell, decoder), load_revocation(cell.folder.path)
-    models = hashlib.sha256("\n".join(cell.keys).encode()).hexdigest() if cell.has_keys else None
+    # A committee has its first network's key: how many there are makes it another model.
+    several = [f"committee {cell.committee}"] if cell.committee > 1 else []
+    models = hashlib.sha256("\n".join([*cell.keys, *several]).encode()).hexdigest() if cell.has_keys else None
     known = {"code": code.digest} | ({"models": models} if models else {}) | dict(digests or {})
     return Card(
         title or cell.folder.path.resolve().name,
         {
             "users": str(code.n_users),
-            "sub-models": f"{code.n_models} of {code.row_weight} users or more ({show_percent(code.utilization)})",
+            "sub-models": f"{code.n_models} of {code.row_weight} users or more ({show_percent(code.utilization)})"
+            + (f", {cell.committee} networks each" if several else ""),
             "classes": str(cell.n_classes),
         }
         | ({"revoked": ", ".join(gone.names(gone.revoked))} if gone.steps else {}),
