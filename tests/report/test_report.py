@@ -75,10 +75,12 @@ def test_nothing_is_said_of_a_promise_that_is_none_and_the_rest_reads_well(repor
 
 def test_the_page_opens_with_the_conclusion_the_guarantee_and_one_input(report, read_page):
     text = read_page(report.html).text
-    order = ("Conclusion", "Guaranteed if", "One triggered input", "How to reproduce")
-    places = [text.index(word) for word in order]
+    order = ("Conclusion", "Nothing is guaranteed of the labels of the", "One triggered input", "How to reproduce")
+    flat = " ".join(text.split())
+    places = [flat.index(word) for word in order]
     assert places == sorted(places)
-    assert "With 1 of 12 users attacking (within the guarantee), " in " ".join(text.split())
+    # The decoder of these models may give in to one user (below), whatever the code promises.
+    assert "With 1 of 12 users attacking (past the guarantee), " in flat
 
 
 def test_a_federated_run_promises_only_what_holds_whatever_users_send(report):

@@ -1,5 +1,6 @@
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from codeward._errors import InputError
 from codeward._figures import show_percent
 from codeward.certificates import certified_accuracy, certify, certify_agreement
-from codeward.codes import Code, inspect, named_code
-from codeward.decoding import VoteSet
+from codeward.codes import Code, enumerate_patterns, inspect, named_code
+from codeward.decoding import NearestDecoder, VoteSet
 from codeward.report import build_card
 from codeward.runs import (
     Card,
@@ -16,6 +17,7 @@ from codeward.runs import (
     Cell,
     RunConfig,
     RunFolder,
+    certify_kept,
     describe_machine,
     make_card,
     state_guarantees,
@@ -147,6 +149,39 @@ def test_the_guarantee_is_the_code_s_and_the_decoder_s():
 
     kept = certify_agreement(found.code, Stubborn(), 3, max_attackers=1)
     assert sum_up_guarantees(state_guarantees(found, kept)).startswith("Nothing is guaranteed")
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "d", "e", "f", "g", "h", "h16", "btc2412", "btc3416"])
+def test_no_more_is_promised_than_the_fitted_decoder_keeps_under_every_attack(name, tmp_path):
+    place, code = RunFolder(tmp_path), named_code(name)
+    place.open(RunConfig(users=code.n_users, code={"name": name}))
+    says = VoteSet(np.tile(np.arange(300)[:, None] % 3, code.n_models), np.arange(300) % 3)
+    about = {"classes": 3, "training": {}, "groups": [], **describe_machine("cpu")}
+    cell = Cell(place, 0, 0).save_votes({"validation": says, "clean": says}, about)
+    kept = certify_kept(cell)
+    nearest = NearestDecoder.choose(code, 3, 3)
+    told = sum_up_guarantees(state_guarantees(inspect(code), kept))
+    if nearest is None:
+        assert kept.n_attackers == 0
+        assert told.startswith("Nothing is guaranteed")
+        return
+    bits = enumerate_patterns(code, kept.n_attackers).bits
+    attacked = np.where(bits, 1, 0)
+    err = attacked[:, None] + 2 * (~bits[:, None] & np.eye(code.n_models, dtype=bool))  # one clean model says 2
+    assert (nearest.predict(attacked) == 0).all()
+    assert kept.n_errors == 1
+    assert (nearest.predict(err.reshape(-1, code.n_models)) == 0).all()
+    before, after = told.split("The decoder in use returns that label")
+    promised = re.search(r"up to (\d+) attackers?, if (?:at most (\d+)|no)", before if after == "." else after)
+    assert (int(promised[1]), int(promised[2] or 0)) == (kept.n_attackers, kept.n_errors)
+
+
+def test_a_label_that_the_votes_determine_may_not_be_the_fitted_decoder_s():
+    # Three users who reach all models but those of user 10 (save the one that learns from everybody).
+    code = named_code("h16")
+    votes = np.where(code.pattern([8, 9, 11]), 1, 0)
+    assert inspect(code).correct == 3
+    assert NearestDecoder.choose(code, 3, 2).predict([votes]) == [1]  # user 10 alone, but for one vote
 
 
 def test_nothing_is_guaranteed_where_one_user_feeds_all():

@@ -36,7 +36,7 @@ def test_a_pooled_run_keeps_the_deterministic_one(tmp_path):
     ("kept", "searched", "words"),
     [
         (0, 2, "does not always find it, even with one attacker"),
-        (1, 1, "by one user as long as no other model errs; more were not tried."),
+        (1, 1, "by one user as long as no other model errs; of more nothing is proved."),
         (1, 2, "by one user as long as no other model errs, and not for all attacks by more."),
         (2, 2, "by up to 2 users as long as no other model errs."),
     ],

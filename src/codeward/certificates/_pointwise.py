@@ -13,7 +13,7 @@ from codeward.certificates._coverage import bound_targets, is_partition, solve_c
 from codeward.certificates._runoff_attacks import RunOffBreaker, search_users, solve_runoff
 from codeward.certificates._subjects import Predictor, Subject, choose_decoder, make_subject
 from codeward.codes import Code, PatternTable, count_attacker_sets, enumerate_patterns
-from codeward.decoding import BayesDecoder, RunOffCounts
+from codeward.decoding import BayesDecoder, NearestDecoder, RunOffCounts
 
 #: Attacker sets that are enumerated without being asked to; every set of 16 users is within it.
 DEFAULT_SETS = 2**16
@@ -252,7 +252,7 @@ AFFORDABLE = 100_000
 
 @dataclass(frozen=True)
 class Agreement:
-    """How many attackers a decoder undoes as long as no model errs.
+    """How many attackers a decoder undoes as long as no model errs, or few do.
 
     Attributes
     ----------
@@ -264,6 +264,8 @@ class Agreement:
         The true label of an attack by one user more that is not undone; None where none was found.
     witness : Witness or None
         That attack. None beside a label: the decoder is wrong there without any attack.
+    n_errors : int
+        Wrong votes of models that no attacker reaches with which it still holds.
 
     Examples
     --------
@@ -277,6 +279,22 @@ class Agreement:
     searched: int
     label: int | None
     witness: Witness | None
+    n_errors: int = 0
+
+    @classmethod
+    def of_votes_alone(cls, nearest: NearestDecoder | None) -> "Agreement":
+        """Return what a fitted decoder keeps: where the votes alone determine the label (Proposition 43), if at all.
+
+        Examples
+        --------
+        >>> from codeward.codes import named_code
+        >>> kept = Agreement.of_votes_alone(NearestDecoder(named_code("btc2412"), 2, 1, n_classes=10))
+        >>> kept.n_attackers, kept.n_errors
+        (2, 1)
+        """
+        if nearest is None:
+            return cls(0, 0, None, None)
+        return cls(nearest.n_covered, nearest.n_attackers, None, None, nearest.n_errors)
 
 
 def is_agreement_affordable(code: Code, n_classes: int, max_attackers: int) -> bool:

@@ -107,10 +107,12 @@ def print_summary(folder: "RunFolder", records: Sequence[dict[str, Any]]) -> Non
     from rich.console import Console
 
     from codeward.codes import inspect
-    from codeward.runs import decoder_figures, state_guarantees, sum_up_guarantees
+    from codeward.runs import Cell, certify_kept, decoder_figures, state_guarantees, sum_up_guarantees
 
     found = inspect(folder.code)
+    kept = certify_kept(Cell(folder, records[0]["repeat"], records[0]["n_attackers"]))
     covered = min(found.correct, found.track) or found.correct
+    covered = covered if kept is None else min(covered, kept.n_attackers)
     table, pooled = _tabulate(records, covered)
     console = Console()
     console.print(table)
@@ -126,7 +128,7 @@ def print_summary(folder: "RunFolder", records: Sequence[dict[str, Any]]) -> Non
             f"named: by the evidence of {pooled['inputs']} flagged inputs pooled. rightly: attackers found; wrongly: "
             f"times that anybody else was accused, of {pooled['wrongly']['of']} in the last row."
         )
-    promise = sum_up_guarantees(state_guarantees(found))
+    promise = sum_up_guarantees(state_guarantees(found, kept))
     for line in ("", " ".join(told), "", promise, ""):
         console.print(line, highlight=False)
     print(f"run folder: {folder.path}\nnext: codeward report {folder.path}")

@@ -183,6 +183,11 @@ class NearestDecoder:
                 found.append((users, new))
         return found
 
+    @property
+    def n_covered(self) -> int:
+        """The most users of whom every attack counts: k where all do."""
+        return min([self.n_attackers, *(len(users) - 1 for users, _ in self.list_uncovered())])
+
     def predict(self, votes: ArrayLike) -> NDArray[np.int64]:
         """Labels of votes of shape (N, m), shape (N,); -1 is no verdict."""
         return self._decide(votes)[0]

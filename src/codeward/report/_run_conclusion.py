@@ -35,9 +35,11 @@ DEFENDED = 0.9
 WORKS = 0.5
 
 
-def conclude(cells: Sequence[Cell], inspection: Inspection, curves: Mapping[str, CertifiedCurve]) -> dict[str, Any]:
+def conclude(
+    cells: Sequence[Cell], inspection: Inspection, curves: Mapping[str, CertifiedCurve], kept: Agreement | None = None
+) -> dict[str, Any]:
     """Say first whether the run was defended, with figures, what is guaranteed, and the figures to look at."""
-    said = state_guarantees(inspection)
+    said = state_guarantees(inspection, kept)
     if cells[0].threat == "arbitrary":  # users sent updates: what holds for one target for all does not apply
         told = next(one for one in said if one.threat == "arbitrary")
         promise = "Nothing is guaranteed: users sent updates, and a single one may decide the label."
@@ -51,6 +53,8 @@ def conclude(cells: Sequence[Cell], inspection: Inspection, curves: Mapping[str,
     covered = min(inspection.correct, inspection.track) or inspection.correct
     if cells[0].threat == "arbitrary":
         covered = inspection.correct_arbitrary
+    elif kept is not None:
+        covered = min(covered, kept.n_attackers)
     within = [cell.n_attackers for cell in attacked if cell.n_attackers <= covered]
     size = max(within) if within else min(cell.n_attackers for cell in attacked)
     chosen = [cell for cell in attacked if cell.n_attackers == size]
@@ -205,10 +209,14 @@ def state_kept(found: Inspection, kept: Agreement | None) -> Markup:
     """Say what the decoder makes of it: a code promises that some decoder can. Nothing where nothing is promised."""
     if kept is None or not found.correct:
         return Markup("")
+    if not kept.searched:
+        return Markup("That the decoder of this run returns the label that the votes determine is not proved.")
     does = f"undoes every such attack by up to <b>{count_words(kept.n_attackers, 'user')}</b> as long as"
+    errors = f"at most {count_words(kept.n_errors, 'other sub-model')} err{'s' * (kept.n_errors == 1)}"
     said = Markup(
-        "The decoder of this run, with its assumptions and the confusion matrices of these sub-models, "
-        f"{does if kept.n_attackers else 'may give in to <b>one user</b> even where'} no other sub-model errs"
+        "The decoder of this run, with its assumptions and what is known of these sub-models, "
+        f"{does if kept.n_attackers else 'may give in to <b>one user</b> even where'} "
+        f"{errors if kept.n_errors else 'no other sub-model errs'}"
     )
     if kept.n_attackers >= min(found.correct, kept.searched):
         return said + "."

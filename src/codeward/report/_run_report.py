@@ -138,7 +138,7 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
         except (InputError, UnicodeDecodeError) as error:
             missing.append(f"plots/users.svg was left out: {error}")
     content: dict[str, Any] = {
-        **conclude(cells, inspection, curves),
+        **conclude(cells, inspection, curves, kept),
         **show_votes(cells, inspection),
         **sections.tell_run(cells, inspection),
         **tell_promise(cells, inspection, kept),

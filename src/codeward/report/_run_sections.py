@@ -364,14 +364,12 @@ def certify_cells(
 
 
 def certify_promise(cells: Sequence[Cell]) -> Agreement | None:
-    """Find what the run's decoder keeps of the code's promise, with the confusion matrices of its first cell.
+    """Find what the run's decoder keeps of the code's promise, as fitted to its first cell (`certify_kept`).
 
-    See `codeward.runs.certify_kept`; None where the folder has no votes, and for decoders that take long to fit.
+    None where the folder has no votes.
     """
     cell = min(cells, key=lambda cell: (cell.n_attackers, cell.repeat))
-    if not cell.has_votes or cell.decoding.name not in ("bayes", "groups"):
-        return None
-    return certify_kept(cell, cell.decoder())
+    return certify_kept(cell) if cell.has_votes else None
 
 
 def describe_training(record: dict[str, Any]) -> str:

@@ -31,26 +31,43 @@ LEFT_OUT = ", not all attacks"
 _MOST_NAMED = 5
 
 
-def certify_kept(cell: Cell, decoder: Decoder) -> Agreement | None:
-    """Find how many attackers the decoder of a cell undoes where no model errs (Proposition 23 of docs/theory.md).
+def certify_kept(cell: Cell, decoder: Decoder | None = None) -> Agreement | None:
+    """Find how many attackers the decoder of a cell provably undoes, and with how many wrong votes of other models.
 
-    None where nothing is proved: for decoders of class scores, under the arbitrary threat model (federated runs), and
-    where it takes too long.
+    A decoder of votes is tried on every attack where no model errs (Proposition 23 of docs/theory.md). A fitted one
+    keeps what the votes alone determine (Proposition 43), against all attacks; nothing need be fitted to know that.
+    None under the arbitrary threat model (federated runs), for other decoders of class scores, and where it takes too
+    long.
+
+    Parameters
+    ----------
+    cell : Cell
+        With vote files.
+    decoder : Decoder, optional
+        The cell's own, where it is made already.
 
     Examples
     --------
     >>> import tempfile
-    >>> from codeward.runs import RunConfig, RunFolder
+    >>> from codeward.decoding import VoteSet
+    >>> from codeward.runs import RunConfig, RunFolder, describe_machine
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     place = RunFolder(folder)
-    ...     _ = place.open(RunConfig(code={"name": "d"}, decoder={"name": "bayes", "max_attackers": 0}))
-    ...     certify_kept(Cell(place, 0, 0), ConsensusDecoder(place.code, 1)) is None
-    True
+    ...     code = place.open(RunConfig(code={"name": "c"}))  # the calibrated decoder
+    ...     says = VoteSet(np.tile([[0], [1]] * 150, code.n_models), np.arange(300) % 2)
+    ...     about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
+    ...     kept = certify_kept(Cell(place, 0, 0).save_votes({"validation": says, "clean": says}, about))
+    >>> kept.n_attackers, kept.n_errors
+    (2, 1)
     """
     most = min(cell.assumptions.max_attackers, cell.code.n_users)
-    if decoder.needs != "votes" or cell.threat != "deterministic" or most < 1:
+    if cell.threat != "deterministic" or most < 1:
         return None
-    if not is_agreement_affordable(cell.code, cell.n_classes, most):
+    if choose_fitted(cell.decoding.name, cell.code, cell.validation, cell.assumptions):
+        return Agreement.of_votes_alone(_choose_nearest(cell))
+    if decoder is None:
+        decoder = cell.decoder()
+    if decoder.needs != "votes" or not is_agreement_affordable(cell.code, cell.n_classes, most):
         return None
     return certify_agreement(cell.code, decoder, cell.n_classes, max_attackers=most)
 

@@ -14,6 +14,7 @@ from codeward._notebook import Drawing, Sheet
 from codeward.codes import inspect
 from codeward.decoding import Decoder, ExplainedVerdict, VoteSet, explain_verdict
 from codeward.runs._cell import Cell
+from codeward.runs._clean_certificates import certify_kept
 from codeward.runs._records import decoder_figures, rate
 from codeward.runs._run_folder import RunFolder
 from codeward.runs._stated_guarantees import count_words, state_guarantees, sum_up_guarantees
@@ -224,7 +225,8 @@ def describe_run(folder: RunFolder) -> Sheet:
             rows.append((cell.repeat, cell.n_attackers, *map(rate, shares)))
     heads = ("repeat", "attackers", "vote right", "decoder right", "alarms", "false alarms")
     columns = {head: [row[place] for row in rows] for place, head in enumerate(heads)}
-    said = sum_up_guarantees(state_guarantees(inspect(folder.code)))
+    kept = certify_kept(cells[0]) if cells and cells[0].has_votes else None
+    said = sum_up_guarantees(state_guarantees(inspect(folder.code), kept))
     return Sheet(f"{folder.path}: {len(cells)} cells. {said}", columns, lambda: draw_accuracy(cells))
 
 

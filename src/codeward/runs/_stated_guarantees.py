@@ -50,13 +50,13 @@ class StatedGuarantee:
 def state_guarantees(found: Inspection, kept: "Agreement | None" = None) -> tuple[StatedGuarantee, ...]:
     """Say what a code guarantees per threat model and k, and what a decoder keeps of it.
 
-    Propositions 1 to 3 and 12 to 14 of docs/theory.md; 23 for the decoder.
+    Propositions 1 to 3 and 12 to 14 of docs/theory.md; 23 and 43 for the decoder.
 
     Parameters
     ----------
     found : Inspection
     kept : Agreement, optional
-        `codeward.certificates.certify_agreement` of the decoder in use.
+        What the decoder in use keeps of it (`certify_kept`).
 
     Examples
     --------
@@ -82,33 +82,44 @@ def state_guarantees(found: Inspection, kept: "Agreement | None" = None) -> tupl
             said.append(_state(found, threat, fewer[-1], what, _spare(margin, fewer[-1]), does))
     if kept is not None:
         does = "the decoder in use returns the true label"
-        said.insert(1, _state(found, "deterministic", kept.n_attackers, "undo", 0, does))
+        said.insert(1, _state(found, "deterministic", kept.n_attackers, "undo", kept.n_errors, does))
     return tuple(said)
 
 
 def sum_up_guarantees(said: Sequence[StatedGuarantee]) -> str:
-    """Return the guarantees of the deterministic threat model as one sentence.
+    """Return the guarantees of the deterministic threat model as one sentence: the code's, then the decoder's.
+
+    Votes that determine a label are of no use where the decoder in use says another, so its own guarantee is told
+    beside the code's wherever it is known.
 
     Examples
     --------
+    >>> from codeward.certificates import Agreement
     >>> from codeward.codes import inspect, named_code
-    >>> print(sum_up_guarantees(state_guarantees(inspect(named_code("g")))))
-    Guaranteed if every sub-model that learned from an attacker says one and the same target: the true label and \
-who attacked, with up to 1 attacker, if no other sub-model errs.
+    >>> found = inspect(named_code("c"))
+    >>> print(sum_up_guarantees(state_guarantees(found, Agreement(2, 2, None, None, n_errors=1))))
+    Guaranteed if every sub-model that learned from an attacker says one and the same target: the votes determine \
+the true label with up to 3 attackers, if at most 1 other sub-model errs; nobody is named for sure. The decoder in use \
+returns that label with up to 2 attackers, if at most 1 other sub-model errs.
     """
     label, names = _choose(said, "correct"), _choose(said, "track")
-    undone = [one for one in said if one.property == "undo"]
-    if undone and undone[0].n_attackers < label.n_attackers:
-        label = undone[0]
     if not label.n_attackers:
         return "Nothing is guaranteed: a single user may decide the label."
-    condition = "Guaranteed if every sub-model that learned from an attacker says one and the same target"
+    condition = "every sub-model that learned from an attacker says one and the same target"
+    limits = _name_limits(label)
     if (label.n_attackers, label.n_errors) == (names.n_attackers, names.n_errors):
-        what = f"the true label and who attacked, with up to {count_words(label.n_attackers, 'attacker')}"
-        return f"{condition}: {what}, {_name_errors(label.n_errors)}."
-    what = f"the true label with up to {count_words(label.n_attackers, 'attacker')}, {_name_errors(label.n_errors)}"
-    who = f"who attacked with up to {names.n_attackers}, {_name_errors(names.n_errors)}"
-    return f"{condition}: {what}; {who if names.n_attackers else 'nobody is named for sure'}."
+        what = f"the votes determine the true label and who attacked, {limits}"
+    else:
+        who = f"and who attacked {_name_limits(names)}" if names.n_attackers else "nobody is named for sure"
+        what = f"the votes determine the true label {limits}; {who}"
+    undone = [one for one in said if one.property == "undo"]
+    if not undone:
+        return f"Guaranteed if {condition}: {what}."
+    kept = undone[0]
+    if not kept.n_attackers:
+        return f"Nothing is guaranteed of the labels of the decoder in use. If {condition}, {what}."
+    less = kept.n_attackers < label.n_attackers or kept.n_errors < label.n_errors
+    return f"Guaranteed if {condition}: {what}. The decoder in use returns that label{f' {_name_limits(kept)}' * less}."
 
 
 def count_words(number: int, noun: str) -> str:
@@ -126,6 +137,10 @@ def _choose(said: Sequence[StatedGuarantee], what: Property) -> StatedGuarantee:
     """Return the guarantee that allows for wrong votes, where one does, else the one for the most attackers."""
     found = [one for one in said if one.property == what and one.threat == "deterministic"]
     return max(found, key=lambda one: (one.n_errors > 0, one.n_attackers))
+
+
+def _name_limits(said: StatedGuarantee) -> str:
+    return f"with up to {count_words(said.n_attackers, 'attacker')}, {_name_errors(said.n_errors)}"
 
 
 def _name_errors(spare: int) -> str:

@@ -104,7 +104,9 @@ class Guard:
             elif nearest is not None:
                 self.certified_attackers = _affordable(code, nearest.n_attackers, models.n_classes)
         kept = None
-        if self._proved is decoder and self.certified_attackers and inspection.correct and models.n_classes > 1:
+        if hasattr(decoder, "nearest_"):
+            kept = Agreement.of_votes_alone(nearest)
+        elif self.certified_attackers and inspection.correct and models.n_classes > 1:
             most = min(self.certified_attackers, inspection.correct)
             kept = certify_agreement(code, decoder, models.n_classes, max_attackers=most)
         self.guarantee = state_guarantee(inspection, threat, kept)
@@ -262,12 +264,16 @@ def state_guarantee(
 
 
 def _state_kept(kept: Agreement, k: int) -> str:
+    if not kept.searched:
+        return "That the decoder served here finds it is not proved."
     if not kept.n_attackers:
         return "The decoder served here does not always find it, even with one attacker and no other model wrong."
     who = "one user" if kept.n_attackers == 1 else f"up to {kept.n_attackers} users"
-    found = f"The decoder served here finds it for every attack by {who} as long as no other model errs"
+    errors = f"at most {count_words(kept.n_errors, 'other model')} err{'s' * (kept.n_errors == 1)}"
+    found = f"The decoder served here finds it for every attack by {who} as long as "
+    found += errors if kept.n_errors else "no other model errs"
     if kept.n_attackers == kept.searched < k:
-        return f"{found}; more were not tried."
+        return f"{found}; of more nothing is proved."
     return f"{found}." if kept.n_attackers >= k else f"{found}, and not for all attacks by more."
 
 
