@@ -15,6 +15,7 @@ from codeward.reproduction import (
     SAMPLE_CODES,
     SampleStudy,
     certify_samples,
+    choose_sample_training,
     draw_samples,
     load_sample_records,
     tabulate_samples,
@@ -186,3 +187,16 @@ def test_a_study_of_committees_stands_beside_the_other(folder, pair):
     [table] = tabulate_samples(records)
     assert "plurality, 3 networks a model" in table.to_markdown()
     assert "4 partition x 3, plurality" in draw_samples(records)
+
+
+def test_a_study_of_another_length_is_a_study_of_its_own(folder, pair):
+    short = SampleStudy(folder / "samples", "digits", 5, "boosted", epochs=2)
+    assert short.name == "digits-5-boosted-epochs2"
+    settings = choose_sample_training(short, pair)
+    assert settings.epochs == 2
+    vote_samples(short, pair, replace(QUICK, epochs=settings.epochs))
+    record = certify_samples(short, ["plurality"])
+    [found] = module.list_sample_studies(folder / "samples")
+    assert found == short
+    [table] = tabulate_samples([record])
+    assert "plurality, 2 epochs" in table.to_markdown()

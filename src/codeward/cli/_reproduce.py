@@ -184,7 +184,10 @@ def _reproduce_samples(
     if backbone and committee > 1:
         raise InputError("--committee: heads have no seeds to differ in; leave it or --backbone out")
     frozen = features.name if features else None
-    studies = [SampleStudy(place, dataset, size, name, seed, frozen, committee) for size in sizes for name in names]
+    if backbone and epochs:
+        raise InputError("--epochs: heads are fitted in one step; leave it or --backbone out")
+    kind = seed, frozen, committee, epochs
+    studies = [SampleStudy(place, dataset, size, name, *kind) for size in sizes for name in names]
     try:
         if not count_only and not all(study.is_voted for study in studies):
             from codeward.data import load_dataset
@@ -196,8 +199,7 @@ def _reproduce_samples(
                     with show_progress(study.name, 2 * study.code.n_models, shown) as bar:
                         vote_heads(study, pair, features, bar)
                 elif not study.is_voted:
-                    settings = choose_sample_training(study, pair)
-                    vote_samples(study, pair, replace(settings, epochs=epochs or settings.epochs), shown)
+                    vote_samples(study, pair, choose_sample_training(study, pair), shown)
     except KeyboardInterrupt:
         print(f"codeward: interrupted; the same command goes on from what is in {place}", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -131,6 +131,7 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
                 frozen = f", heads on {record['backbone']['name']}" if "backbone" in record else ""
                 if (committee := count_networks(record)) > 1:
                     frozen = f", {committee} networks a model"
+                frozen += f", {record['epochs']} epochs" if "epochs" in record else ""
                 groups.setdefault(words, []).append(
                     (
                         TableEntry(f"{SAMPLE_CODES[record['code']['name']]}, {SAMPLE_DECODERS[name]}{frozen}"),
@@ -183,6 +184,7 @@ def draw_samples(records: Sequence[Mapping[str, Any]]) -> Drawing:
         curves = {}
         for record in records:
             committee = f" x {count_networks(record)}" if count_networks(record) > 1 else ""
+            committee += f", {record['epochs']} epochs" if "epochs" in record else ""
             code = "heads" if "backbone" in record else record["code"]["name"] + committee
             for name, curve in record["certified"].items() if record["dataset"] == dataset else ():
                 curves[f"{record['parts']:,} {code}, {SAMPLE_DECODERS[name]}"] = (curve, record["inputs"])

@@ -68,6 +68,8 @@ class SampleStudy:
         Heads on the features of this backbone instead of networks.
     committee : int
         Networks a model, whose probabilities are averaged.
+    epochs : int or None
+        Of every model, instead of the recipe's own number: codes of unlike many models at equal work.
 
     Examples
     --------
@@ -83,13 +85,15 @@ class SampleStudy:
     seed: int = 0
     backbone: str | None = None
     committee: int = 1
+    epochs: int | None = None
 
     @property
     def name(self) -> str:
         """Name of the files, without endings."""
         again = f"-seed{self.seed}" if self.seed else ""
         kind = f"-{self.backbone}" if self.backbone else f"-committee{self.committee}" if self.committee > 1 else ""
-        return f"{self.dataset}-{self.n_parts}-{self.code_name}{kind}{again}"
+        length = f"-epochs{self.epochs}" if self.epochs else ""
+        return f"{self.dataset}-{self.n_parts}-{self.code_name}{kind}{length}{again}"
 
     @property
     def record_file(self) -> Path:
@@ -180,6 +184,8 @@ def draw_lines(n_parts: int) -> Code:
 def choose_sample_training(study: SampleStudy, pair: "DatasetPair") -> "TrainingSettings":
     """Return the modern recipe; what depends on an amount of data does on that of a model's own parts.
 
+    The study may say how many epochs.
+
     Examples
     --------
     >>> from codeward.data import load_dataset
@@ -190,7 +196,7 @@ def choose_sample_training(study: SampleStudy, pair: "DatasetPair") -> "Training
 
     base = choose_recipe(study.dataset)
     base = replace(base, n_classes=pair.n_classes, mean=tuple(pair.mean), std=tuple(pair.std))
-    return replace(base, committee=study.committee)
+    return replace(base, committee=study.committee, epochs=study.epochs or base.epochs)
 
 
 def vote_samples(study: SampleStudy, pair: "DatasetPair", settings: "TrainingSettings", progress: Shown = None) -> None:
@@ -293,6 +299,7 @@ def write_votes(
         "inputs": len(pair.test),
         "classes": pair.n_classes,
         "votes": hash_arrays(arrays, _HASHED),
+        **({"epochs": study.epochs} if study.epochs else {}),
         **told,
         "certified": {},
     }
@@ -305,12 +312,13 @@ def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:
     for record in read_record_folder(folder).values():
         if isinstance(record, dict) and record.get("format") == FORMAT:
             place = record["dataset"], record["parts"], record["code"]["name"], record["seed"]
-            kind = record.get("backbone", {}).get("name"), count_networks(record)
+            kind = record.get("backbone", {}).get("name"), count_networks(record), record.get("epochs")
             found.append(SampleStudy(Path(folder), *place, *kind))
     order = list(SAMPLE_CODES)
 
     def rank(one: SampleStudy) -> tuple[object, ...]:
-        return one.dataset, one.n_parts, order.index(one.code_name), one.backbone or "", one.committee, one.seed
+        code = order.index(one.code_name)
+        return one.dataset, one.n_parts, code, one.backbone or "", one.committee, one.epochs or 0, one.seed
 
     return sorted(found, key=rank)
 
