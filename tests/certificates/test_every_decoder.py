@@ -68,7 +68,7 @@ DRAW = {
         code, int(rng.integers(1, code.n_models)), int(rng.integers(0, 4)), N_CLASSES
     ),
     "NearestDecoder": lambda code, rng: NearestDecoder(
-        code, int(rng.integers(0, 3)), int(rng.integers(0, 2)), N_CLASSES
+        code, int(rng.integers(0, 3)), int(rng.integers(0, 2)), N_CLASSES, n_rivals=int(rng.integers(0, 4))
     ),
     "RunOffDecoder": lambda code, rng: RunOffDecoder(code, rng.choice([None, N_CLASSES])),
     "TwoGroupDecoder": draw_two_groups,

@@ -244,9 +244,8 @@ class NearestBreaker(OverwriteBreaker):
 
     def __init__(self, votes: NDArray[np.int64], labels: NDArray[np.int64], decoder: NearestDecoder) -> None:
         every = np.tile(np.arange(decoder.n_classes), (votes.shape[0], 1))
-        known = (decoder.code, decoder.n_attackers, decoder.n_errors, decoder.n_classes)
-        # What is forced is what is said where no verdict is withdrawn.
-        super().__init__(votes, labels, every, NearestDecoder(*known).predict)
+        # What is forced is what is said where no verdict is withdrawn for want of samples.
+        super().__init__(votes, labels, every, decoder.but_shares.predict)
         self.decoder = decoder
 
     def works_as_is(

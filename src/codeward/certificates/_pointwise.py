@@ -294,7 +294,7 @@ class Agreement:
         """
         if nearest is None:
             return cls(0, 0, None, None)
-        return cls(nearest.n_covered, nearest.n_attackers, None, None, nearest.n_errors)
+        return cls(nearest.n_covered, nearest.n_attackers, None, None, nearest.n_tolerated)
 
 
 def is_agreement_affordable(code: Code, n_classes: int, max_attackers: int) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -96,6 +96,10 @@ class NearestDecoder:
     withdrawn. The guarantee then covers all attacks but those, and whether an attack by x counts depends on models that
     x does not reach: attackers cannot change it.
 
+    **More attackers than k.** A verdict that leaves votes open is withdrawn where an attack by at most ``n_rivals``
+    users explains more of them and says another label: two users whose trigger failed in one model are then no better
+    than three whose trigger worked everywhere. The guarantee is kept for `n_tolerated` wrong models; see there.
+
     Parameters
     ----------
     code : Code
@@ -108,6 +112,8 @@ class NearestDecoder:
     conditional : bool
         Whether certificates of it are about the attacks that count alone. Otherwise one that does not count breaks
         every label.
+    n_rivals : int
+        K, the users up to whom attacks may explain votes better; those of at most k users never do.
 
     Examples
     --------
@@ -130,15 +136,18 @@ class NearestDecoder:
         n_classes: int,
         shares: ClassShares | None = None,
         conditional: bool = False,
+        n_rivals: int = 0,
     ) -> None:
         self.code, self.n_attackers, self.n_errors, self.n_classes = code, n_attackers, n_errors, n_classes
-        self.shares, self.conditional = shares, conditional
+        self.shares, self.conditional, self.n_rivals = shares, conditional, n_rivals
 
     @classmethod
     def choose(
         cls, code: Code, max_attackers: int, n_classes: int, class_counts: ArrayLike | None = None
     ) -> "NearestDecoder | None":
         """Return it for one wrong vote and the most users that the code allows, None where it allows nobody.
+
+        Attacks by up to ``max_attackers`` users are rivals of its verdicts.
 
         Those are the k with a label margin of 3 whose patterns leave at least a third of the models alone: fewer may
         well err alike on a hard image, which would pass for an attack on all others. With the users' samples of every
@@ -152,7 +161,7 @@ class NearestDecoder:
             enough = 3 * int(alone[table.sizes <= k].min()) >= code.n_models
             if enough and find_margins(table, k).label[k - 1] >= 3:
                 shares = None if class_counts is None else ClassShares.count(code, class_counts, n_classes)
-                return cls(code, k, 1, n_classes, shares)
+                return cls(code, k, 1, n_classes, shares, n_rivals=table.max_attackers)
         return None
 
     @cached_property
@@ -163,8 +172,34 @@ class NearestDecoder:
     @property
     def but_left_out(self) -> "NearestDecoder":
         """The same decoder, whose certificates are about the attacks that count alone."""
-        known = (self.code, self.n_attackers, self.n_errors, self.n_classes)
-        return NearestDecoder(*known, self.shares, conditional=True)
+        return replace_parts(self, conditional=True)
+
+    @property
+    def but_shares(self) -> "NearestDecoder":
+        """The same decoder where everybody has all classes: no verdict is withdrawn for want of samples."""
+        return replace_parts(self, shares=None)
+
+    @cached_property
+    def n_tolerated(self) -> int:
+        """Wrong models, of those that no attacker hits, with which the true label is the verdict for sure.
+
+        At most ``n_errors``, and at most half of the models in which an attack by at most k users and one by at most
+        K differ whose labels are unlike: with so few wrong votes no rival explains more (Proposition 43).
+        """
+        if self.n_rivals <= self.n_attackers:
+            return self.n_errors
+        inside = self.bits_.astype(np.float32)
+        apart = min(
+            int((part @ inside.T + (1 - part) @ (1 - inside.T)).min())
+            for start in range(0, len(self.rivals_), 1_000)
+            for part in (self.rivals_[start : start + 1_000].astype(np.float32),)
+        )
+        return min(self.n_errors, apart // 2)
+
+    @cached_property
+    def rivals_(self) -> NDArray[np.bool_]:
+        """All hit patterns of at most K users, shape (R, m)."""
+        return enumerate_patterns(self.code, max(self.n_rivals, self.n_attackers)).bits
 
     @cached_property
     def unseen_(self) -> NDArray[np.bool_]:
@@ -200,7 +235,7 @@ class NearestDecoder:
         """
         checked = check_votes(votes, self.code.n_models, self.n_classes)
         distinct, inverse = distinct_rows(checked, self.n_classes)
-        labels = self._find_only(self._count_unlike(distinct))[inverse]
+        labels = self._find_only(distinct, self._count_unlike(distinct))[inverse]
         if self.shares is None:
             return labels
         for reached in np.unique(bits, axis=0):
@@ -250,15 +285,25 @@ class NearestDecoder:
         distinct, inverse = distinct_rows(checked, self.n_classes)
         counts = tally_votes(checked, self.n_classes)
         unlike = self._count_unlike(distinct)
-        labels = self._find_only(unlike)
+        labels = self._find_only(distinct, unlike)
         if self.unseen_.any():
             labels = self._withdraw(labels, distinct, self.unseen_)
         return labels[inverse], (unlike <= self.n_errors)[inverse], counts
 
-    def _find_only(self, unlike: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the one explained label of each row of ``unlike`` (N, c), or -1."""
+    def _find_only(self, votes: NDArray[np.int64], unlike: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the one explained label of each row of votes (N, m), ``unlike`` (N, c) of them open, or -1.
+
+        Whether a rival counts does not depend on anybody's samples, so that attackers cannot bring it about.
+        """
         explained = unlike <= self.n_errors
-        return np.where(explained.sum(axis=1) == 1, explained.argmax(axis=1), NO_VERDICT).astype(np.int64)
+        labels = np.where(explained.sum(axis=1) == 1, explained.argmax(axis=1), NO_VERDICT).astype(np.int64)
+        left = np.where(labels < 0, 0, np.take_along_axis(unlike, np.maximum(labels, 0)[:, None], axis=1)[:, 0])
+        rows = np.flatnonzero(left)
+        if self.n_rivals > self.n_attackers and rows.size:
+            others = self._count_unlike(votes[rows], bits=self.rivals_)
+            others[np.arange(rows.size), labels[rows]] = self.code.n_models
+            labels[rows[others.min(axis=1) < left[rows]]] = NO_VERDICT
+        return labels
 
     def _withdraw(
         self, labels: NDArray[np.int64], votes: NDArray[np.int64], unseen: NDArray[np.bool_]
@@ -270,13 +315,20 @@ class NearestDecoder:
         kept[rows[unlike > self.n_errors]] = NO_VERDICT
         return kept
 
-    def _count_unlike(self, votes: NDArray[np.int64], unseen: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    def _count_unlike(
+        self,
+        votes: NDArray[np.int64],
+        unseen: NDArray[np.bool_] | None = None,
+        bits: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.int64]:
         """Count for every label the votes that the nearest attack with one target leaves unexplained, shape (N, c).
 
-        Attacks of which the target is ``unseen`` (P, c) are left out.
+        Attacks have the patterns ``bits`` (P, m), by default those of at most k users; those of which the target is
+        ``unseen`` (P, c) are left out.
         """
         found = np.empty((len(votes), self.n_classes), dtype=np.int64)
-        inside, size = self.bits_.T.astype(np.float32), self.bits_.sum(axis=1)
+        bits = self.bits_ if bits is None else bits
+        inside, size = bits.T.astype(np.float32), bits.sum(axis=1)
         step = max(1, 2_000_000 // (size.size * self.n_classes))
         for start in range(0, len(votes), step):
             part = votes[start : start + step]
@@ -287,6 +339,12 @@ class NearestDecoder:
             unlike = (size - counted.max(axis=1))[:, None] + (self.code.n_models - size)
             found[start : start + step] = (unlike - said.sum(axis=2)[:, :, None] + within).min(axis=2)
         return found
+
+
+def replace_parts(decoder: NearestDecoder, **changes: Any) -> NearestDecoder:
+    """Return a copy with other settings."""
+    names = ("code", "n_attackers", "n_errors", "n_classes", "shares", "conditional", "n_rivals")
+    return NearestDecoder(**{name: getattr(decoder, name) for name in names} | changes)
 
 
 def count_unlike_pairs(
