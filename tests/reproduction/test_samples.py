@@ -200,3 +200,4 @@ def test_a_study_of_another_length_is_a_study_of_its_own(folder, pair):
     assert found == short
     [table] = tabulate_samples([record])
     assert "plurality, 2 epochs" in table.to_markdown()
+    assert "boosted" not in draw_samples([record])

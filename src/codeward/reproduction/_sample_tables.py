@@ -131,7 +131,7 @@ def tabulate_samples(records: Sequence[Mapping[str, Any]]) -> list[Table]:
                 frozen = f", heads on {record['backbone']['name']}" if "backbone" in record else ""
                 if (committee := count_networks(record)) > 1:
                     frozen = f", {committee} networks a model"
-                frozen += f", {record['epochs']} epochs" if "epochs" in record else ""
+                frozen += f", {record['given_epochs']} epochs" if "given_epochs" in record else ""
                 groups.setdefault(words, []).append(
                     (
                         TableEntry(f"{SAMPLE_CODES[record['code']['name']]}, {SAMPLE_DECODERS[name]}{frozen}"),
@@ -174,17 +174,19 @@ def load_sample_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def draw_samples(records: Sequence[Mapping[str, Any]]) -> Drawing:
     """Draw share certified against samples, a panel a data set, a line a code and decoder.
 
+    Studies of a given length, which compare codes at equal work, are in the table alone.
+
     Examples
     --------
     >>> draw_samples([])
     <Drawing: Right and certified, by poisoned samples>
     """
     panels = []
+    records = [record for record in records if "given_epochs" not in record]
     for dataset in dict.fromkeys(record["dataset"] for record in records if record["certified"]):
         curves = {}
         for record in records:
             committee = f" x {count_networks(record)}" if count_networks(record) > 1 else ""
-            committee += f", {record['epochs']} epochs" if "epochs" in record else ""
             code = "heads" if "backbone" in record else record["code"]["name"] + committee
             for name, curve in record["certified"].items() if record["dataset"] == dataset else ():
                 curves[f"{record['parts']:,} {code}, {SAMPLE_DECODERS[name]}"] = (curve, record["inputs"])

@@ -299,7 +299,7 @@ def write_votes(
         "inputs": len(pair.test),
         "classes": pair.n_classes,
         "votes": hash_arrays(arrays, _HASHED),
-        **({"epochs": study.epochs} if study.epochs else {}),
+        **({"given_epochs": study.epochs} if study.epochs else {}),
         **told,
         "certified": {},
     }
@@ -312,7 +312,7 @@ def list_sample_studies(folder: str | os.PathLike[str]) -> list[SampleStudy]:
     for record in read_record_folder(folder).values():
         if isinstance(record, dict) and record.get("format") == FORMAT:
             place = record["dataset"], record["parts"], record["code"]["name"], record["seed"]
-            kind = record.get("backbone", {}).get("name"), count_networks(record), record.get("epochs")
+            kind = record.get("backbone", {}).get("name"), count_networks(record), record.get("given_epochs")
             found.append(SampleStudy(Path(folder), *place, *kind))
     order = list(SAMPLE_CODES)
 
