@@ -194,7 +194,7 @@ def make_card(
     """Make the card of a cell from its code and its vote files, with the decoder that the cell is served with.
 
     Guarantees are of the code (Propositions 1 to 3, 12 to 14 of docs/theory.md); what the decoder keeps of them is
-    Proposition 23, certified accuracy Propositions 20 and 21, of models trained on the users' data as they are.
+    Propositions 23 and 43, certified accuracy Propositions 20 and 21, of models trained on the users' data as they are.
 
     Parameters
     ----------
