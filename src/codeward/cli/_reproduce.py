@@ -45,7 +45,10 @@ def reproduce(
     output: Path = typer.Option(None, "-o", "--output", help="Grid folder; by default results (runs/smoke: --smoke)."),
     store: Path = typer.Option(None, help="Model store; by default in the grid folder."),
     data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
-    scores: bool = typer.Option(False, "--scores", help="Keep class scores in the vote files (large)."),
+    scores: bool = typer.Option(False, "--scores", help="Keep class scores in the vote files once counted (large)."),
+    jobs: int = typer.Option(
+        None, "--jobs", min=1, help="Processes that count cells while others train; on a GPU half of the cores."
+    ),
     without_scores: bool = typer.Option(False, "--drop-scores", help="pack: class scores too, by leaving them out."),
     votes_only: bool = typer.Option(False, "--votes-only", help="Train and vote, but count on another machine."),
     count_only: bool = typer.Option(False, "--count-only", help="Train nothing; count what vote files there are."),
@@ -80,6 +83,7 @@ def reproduce(
     """
     from codeward._errors import InputError
     from codeward.reproduction import (
+        CellCounters,
         count_grid,
         draw_grid,
         plan_cells,
@@ -113,10 +117,15 @@ def reproduce(
     for setting in dict.fromkeys(path.split("/")[0] for path in runs):
         unpack_setting(folder, setting)
     shown = not quiet and not as_json
+    place = ModelStore(store or folder / "store")
+    # The decoder of the modern recipe reads class scores: they are there until a cell is counted.
+    read = scores or (recipe == "modern" and not votes_only)
     try:
         if not count_only:
-            with open_cluster(engine, address) as cluster:
-                vote_grid(runs, folder, ModelStore(store or folder / "store"), shown, scores, cluster, data_dir)
+            counters = CellCounters(jobs or _count_jobs(), studies, smoke, scores, shown)
+            with counters, open_cluster(engine, address) as cluster:
+                voted = None if votes_only else counters.submit
+                vote_grid(runs, folder, place, shown, read, cluster, data_dir, voted)
         recorded = 0 if votes_only else sum(1 for _ in count_grid(runs, folder, shown))
         if studies and not votes_only:
             study_grid(runs, folder, shown, smoke)
@@ -129,13 +138,22 @@ def reproduce(
         print(f"codeward: interrupted; the same command goes on from what is in {folder}", file=sys.stderr)
         raise typer.Exit(130) from None
     cells = plan_cells(runs, folder)
-    voted = sum(planned.is_there for planned in cells)
+    there = sum(planned.is_there for planned in cells)
     if as_json:
-        print(json.dumps({"folder": str(folder), "cells": len(cells), "voted": voted, "recorded": recorded}))
+        print(json.dumps({"folder": str(folder), "cells": len(cells), "voted": there, "recorded": recorded}))
         return
-    typer.echo(f"{study}: {voted} of {len(cells)} cells have votes, {recorded} are recorded, in {folder}")
+    typer.echo(f"{study}: {there} of {len(cells)} cells have votes, {recorded} are recorded, in {folder}")
     if not votes_only:
         typer.echo(f"next: codeward report {folder}")
+
+
+def _count_jobs() -> int:
+    """Return half of the cores where a GPU trains, which leaves them idle; else one."""
+    import torch
+
+    from codeward._cores import count_cores
+
+    return max(1, count_cores() // 2) if torch.cuda.is_available() else 1
 
 
 def _reproduce_samples(

@@ -10,6 +10,7 @@ from codeward._importing import attach
 __all__ = [
     "SAMPLE_CODES",
     "SAMPLE_DECODERS",
+    "CellCounters",
     "CellStudy",
     "Grid",
     "GridReport",
@@ -75,7 +76,15 @@ if TYPE_CHECKING:
     )
     from codeward.reproduction._sample_votes import SAMPLE_CODES, SampleStudy, choose_sample_training, vote_samples
     from codeward.reproduction._studies import plan_study
-    from codeward.reproduction._sweep import PlannedCell, count_grid, draw_grid, plan_cells, study_grid, vote_grid
+    from codeward.reproduction._sweep import (
+        CellCounters,
+        PlannedCell,
+        count_grid,
+        draw_grid,
+        plan_cells,
+        study_grid,
+        vote_grid,
+    )
     from codeward.reproduction._writer_study import attack_writers, count_with_everybody, study_writers, vote_writers
     from codeward.reproduction._writers import WriterData, make_writer_codes
 

@@ -1,5 +1,6 @@
 """What a grid folder holds for a report: run folders with their records and studies, and what is planned."""
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -166,17 +167,22 @@ def drop_scores(folder: str | os.PathLike[str], setting: str) -> None:
     """
     for path, place in list_runs(folder).items():
         if path.split("/")[0] == setting and not isinstance(place, PackedRun):
-            for cell in (Cell(place, *known) for known in place.list_votes()):
-                parts = {"validation": cell.validation, "clean": cell.clean}
-                count = len(cell.triggered)
-                parts |= {name_triggered(number, count): votes for number, votes in enumerate(cell.triggered)}
-                if any(given.scores is not None for given in parts.values()):
-                    about = {key: value for key, value in cell.about.items() if key not in ("format", "digests")}
-                    cell.save_votes({name: VoteSet(v.votes, v.labels) for name, v in parts.items()}, about)
-                picture = place.gallery(cell.repeat, cell.n_attackers)
-                picture.unlink(missing_ok=True)
-                if picture.parent.is_dir() and not any(picture.parent.iterdir()):
-                    picture.parent.rmdir()
+            for known in place.list_votes():
+                drop_cell_scores(Cell(place, *known))
+
+
+def drop_cell_scores(cell: Cell) -> None:
+    """Write the vote files of one cell anew without class scores, and remove its example images."""
+    parts = {"validation": cell.validation, "clean": cell.clean}
+    count = len(cell.triggered)
+    parts |= {name_triggered(number, count): votes for number, votes in enumerate(cell.triggered)}
+    if any(given.scores is not None for given in parts.values()):
+        about = {key: value for key, value in cell.about.items() if key not in ("format", "digests")}
+        cell.save_votes({name: VoteSet(v.votes, v.labels) for name, v in parts.items()}, about)
+    picture = cell.folder.gallery(cell.repeat, cell.n_attackers)
+    picture.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # there are others, or another process was first
+        picture.parent.rmdir()
 
 
 def read_picture(place: RunFolder) -> str | None:

@@ -1,9 +1,13 @@
 """Many runs as one: cells of a grid share data, models and one pool of training, and go on from whatever is there."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
+from types import TracebackType
 
 from codeward._errors import InputError
 from codeward._progress import Shown, show_progress
@@ -11,7 +15,7 @@ from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, load_dataset, plot_class_shares
 from codeward.experiments import Setting, choose_training, prepare_setting, record_cell, split_data, vote_cell
 from codeward.reproduction._findings import study_cell
-from codeward.reproduction._grid_folder import list_runs, read_picture
+from codeward.reproduction._grid_folder import drop_cell_scores, list_runs, read_picture
 from codeward.reproduction._studies import choose_parts
 from codeward.runs import Cell, RunConfig, RunFolder
 from codeward.training import Cluster, Ensemble, ModelPlan, ModelStore, plan_models, train_ensembles
@@ -70,6 +74,7 @@ def vote_grid(
     with_scores: bool = False,
     cluster: Cluster | None = None,
     data_dir: str | os.PathLike[str] | None = None,
+    voted: Callable[["PlannedCell"], None] | None = None,
 ) -> None:
     """Train what is missing of a grid and write the vote files of every cell as soon as its models are there.
 
@@ -93,6 +98,8 @@ def vote_grid(
         A Ray cluster to train on, kept open by the caller.
     data_dir : path-like, optional
         Where the data sets are; no file of the grid names it, so that a grid may go from machine to machine.
+    voted : callable, optional
+        Called with every cell whose vote files were just written, in another thread (`CellCounters`).
 
     Examples
     --------
@@ -107,7 +114,7 @@ def vote_grid(
     repeats = sorted({planned.cell.repeat for planned in missing})
     for repeat in repeats:
         chosen = [planned for planned in missing if planned.cell.repeat == repeat]
-        _train(chosen, codes, pair, store, progress, with_scores, cluster)
+        _train(chosen, codes, pair, store, progress, with_scores, cluster, voted)
 
 
 def count_grid(
@@ -127,6 +134,93 @@ def count_grid(
                 record_cell(planned.config, planned.reopen())
             bar.advance(note="cells")
             yield planned
+
+
+class CellCounters:
+    """Processes that count, study and tidy up cells as soon as they have votes: a GPU that trains waits for none.
+
+    A cell's record and study are those of `count_grid` and `study_grid`, but for the time of writing: nothing in them
+    depends on who counts. On leaving, all that was handed over is finished; after an error what has not begun is left
+    for the next call.
+
+    Parameters
+    ----------
+    jobs : int
+        Processes; one is this process itself, which counts on leaving.
+    studies : bool
+        Study the votes beyond the record.
+    smoke : bool
+        Leave out what takes over a second a cell.
+    keep_scores : bool
+        Whether class scores stay in the vote files once a cell is counted.
+    progress : Progress or bool, optional
+        Shows on leaving what is still to be counted.
+
+    Examples
+    --------
+    >>> with CellCounters(jobs=1, keep_scores=False) as counters:
+    ...     vote_grid({}, "no/such/folder", ModelStore("no/such/store"), with_scores=True, voted=counters.submit)
+    """
+
+    def __init__(
+        self,
+        jobs: int,
+        studies: bool = True,
+        smoke: bool = False,
+        keep_scores: bool = True,
+        progress: Shown = None,
+    ) -> None:
+        if jobs < 1:
+            raise InputError(f"jobs: expected a positive whole number, got {jobs}")
+        self.how = studies, smoke, keep_scores
+        self.progress = progress
+        # Not forked: this process holds a GPU and threads.
+        self.pool = ProcessPoolExecutor(jobs, get_context("spawn"), _stand_back) if jobs > 1 else None
+        self.handed: list[tuple[PlannedCell, Future[None] | None]] = []
+
+    def submit(self, planned: PlannedCell) -> None:
+        """Take over a cell that has votes."""
+        fresh = PlannedCell(planned.path, planned.config, planned.reopen())
+        task = None if self.pool is None else self.pool.submit(finish_cell, fresh, *self.how)
+        self.handed.append((fresh, task))
+
+    def __enter__(self) -> "CellCounters":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            left = [(cell, task) for cell, task in self.handed if task is None or not task.done() or task.exception()]
+            with show_progress("counting", len(left), self.progress if error is None else None) as bar:
+                for cell, task in left if error is None else ():
+                    if task is None:
+                        finish_cell(cell, *self.how)
+                    else:
+                        task.result()
+                    bar.advance(note="cells")
+        finally:
+            if self.pool is not None:
+                self.pool.shutdown(cancel_futures=True)
+
+
+def finish_cell(planned: PlannedCell, studies: bool = True, smoke: bool = False, keep_scores: bool = True) -> None:
+    """Count a cell that has votes where it was not, study it, and forget its class scores unless they are kept."""
+    cell = planned.reopen()
+    if not cell.has_record:
+        record_cell(planned.config, cell)
+    cell = planned.reopen()
+    if studies:
+        code = planned.path.rpartition("/")[2]
+        study_cell(cell, choose_parts(planned.config, code, cell.repeat, cell.n_attackers, smoke))
+    if not keep_scores:
+        drop_cell_scores(planned.reopen())
+
+
+def _stand_back() -> None:
+    """Let whoever trains go first, and let that process answer to Ctrl-C."""
+    os.nice(10)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def study_grid(
@@ -183,6 +277,7 @@ def _train(
     progress: Shown,
     with_scores: bool,
     cluster: Cluster | None,
+    voted: Callable[[PlannedCell], None] | None,
 ) -> None:
     settings: dict[tuple[str, int], Setting] = {}
     tasks: list[tuple[list[Samples], tuple[ModelPlan, ...]]] = []
@@ -200,6 +295,8 @@ def _train(
     def finished(number: int, ensemble: Ensemble) -> None:
         one = planned[number]
         vote_cell(settings[one.path, one.cell.repeat], one.cell, ensemble, with_scores=with_scores)
+        if voted is not None:
+            voted(one)
 
     train_ensembles(
         tasks,
