@@ -54,3 +54,13 @@ def test_a_cell_that_cannot_be_counted_is_an_error_and_others_stay(plan, tmp_pat
 def test_at_least_one_process_counts():
     with pytest.raises(InputError, match="jobs: expected a positive whole number, got 0"):
         CellCounters(0)
+
+
+def test_repeats_in_one_pool_give_the_same_votes(plan, tmp_path):
+    several = {path: config.model_copy(update={"repeats": 3}) for path, config in plan.items()}
+    for pool in (1, 2):
+        vote_grid(several, tmp_path / str(pool), ModelStore(tmp_path / str(pool) / "store"), pool=pool)
+    files = sorted((tmp_path / "1").rglob("*.npz"))
+    assert len(files) == 3 * (2 + 3)
+    for file in files:
+        assert (tmp_path / "2" / file.relative_to(tmp_path / "1")).read_bytes() == file.read_bytes()

@@ -50,6 +50,7 @@ def reproduce(
         None, "--jobs", min=1, help="Processes that count cells while others train; on a GPU half of the cores."
     ),
     without_scores: bool = typer.Option(False, "--drop-scores", help="pack: class scores too, by leaving them out."),
+    pool: int = typer.Option(1, "--pool", min=1, help="Repeats whose models train together: fewer starts of a GPU."),
     votes_only: bool = typer.Option(False, "--votes-only", help="Train and vote, but count on another machine."),
     count_only: bool = typer.Option(False, "--count-only", help="Train nothing; count what vote files there are."),
     studies: bool = typer.Option(True, help="Study the votes beyond the records: other decoders, certificates, ..."),
@@ -125,7 +126,7 @@ def reproduce(
             counters = CellCounters(jobs or _count_jobs(), studies, smoke, scores, shown)
             with counters, open_cluster(engine, address) as cluster:
                 voted = None if votes_only else counters.submit
-                vote_grid(runs, folder, place, shown, read, cluster, data_dir, voted)
+                vote_grid(runs, folder, place, shown, read, cluster, data_dir, voted, pool)
         recorded = 0 if votes_only else sum(1 for _ in count_grid(runs, folder, shown))
         if studies and not votes_only:
             study_grid(runs, folder, shown, smoke)
