@@ -189,11 +189,8 @@ class NearestDecoder:
         if self.n_rivals <= self.n_attackers:
             return self.n_errors
         inside = self.bits_.astype(np.float32)
-        apart = min(
-            int((part @ inside.T + (1 - part) @ (1 - inside.T)).min())
-            for start in range(0, len(self.rivals_), 1_000)
-            for part in (self.rivals_[start : start + 1_000].astype(np.float32),)
-        )
+        parts = (self.rivals_[start : start + 1_000].astype(np.float32) for start in range(0, len(self.rivals_), 1_000))
+        apart = min(int((part @ inside.T + (1 - part) @ (1 - inside.T)).min()) for part in parts)
         return min(self.n_errors, apart // 2)
 
     @cached_property

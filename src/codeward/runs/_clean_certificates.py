@@ -65,9 +65,11 @@ def certify_kept(cell: Cell, decoder: Decoder | None = None) -> Agreement | None
         return None
     if choose_fitted(cell.decoding.name, cell.code, cell.validation, cell.assumptions):
         return Agreement.of_votes_alone(_choose_nearest(cell))
+    if not is_agreement_affordable(cell.code, cell.n_classes, most):
+        return None
     if decoder is None:
         decoder = cell.decoder()
-    if decoder.needs != "votes" or not is_agreement_affordable(cell.code, cell.n_classes, most):
+    if decoder.needs != "votes":
         return None
     return certify_agreement(cell.code, decoder, cell.n_classes, max_attackers=most)
 
