@@ -49,6 +49,7 @@ def test_a_cell_that_cannot_be_counted_is_an_error_and_others_stay(plan, tmp_pat
         pass
     assert not first.reopen().has_record
     assert second.reopen().has_record
+    assert [planned.is_cut_off for planned in plan_cells(plan, tmp_path)] == [True, False]
 
 
 def test_at_least_one_process_counts():

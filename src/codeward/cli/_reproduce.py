@@ -126,6 +126,9 @@ def reproduce(
             counters = CellCounters(jobs or _count_jobs(), studies, smoke, scores, shown)
             with counters, open_cluster(engine, address) as cluster:
                 voted = None if votes_only else counters.submit
+                for planned in plan_cells(runs, folder) if voted else ():
+                    if planned.is_cut_off:
+                        counters.submit(planned)
                 vote_grid(runs, folder, place, shown, read, cluster, data_dir, voted, pool)
         recorded = 0 if votes_only else sum(1 for _ in count_grid(runs, folder, shown))
         if studies and not votes_only:

@@ -41,6 +41,14 @@ class PlannedCell:
         """Whether it has a record or vote files, so that nothing need be trained."""
         return self.cell.has_record or self.cell.has_votes
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it has votes, but a call ended before it was counted and studied."""
+        cell, code = self.cell, self.path.rpartition("/")[2]
+        studied = cell.folder.study(cell.repeat, cell.n_attackers).exists()
+        wanted = choose_parts(self.config, code, cell.repeat, cell.n_attackers)
+        return cell.has_votes and not (cell.has_record and (studied or not wanted))
+
     def reopen(self) -> Cell:
         """Return the cell anew: what it reads goes with it, so that a grid's votes are not all held at once."""
         return Cell(self.cell.folder, self.cell.repeat, self.cell.n_attackers)
@@ -222,9 +230,9 @@ def finish_cell(planned: PlannedCell, studies: bool = True, smoke: bool = False,
 
 
 def _stand_back() -> None:
-    """Let whoever trains go first, and let that process answer to Ctrl-C."""
+    """Let whoever trains go first, and end at Ctrl-C without a word: files are written whole or not at all."""
     os.nice(10)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def study_grid(
