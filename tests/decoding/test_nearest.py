@@ -362,3 +362,12 @@ def test_wrong_class_counts_are_refused_with_a_reason():
     ):
         with pytest.raises(InputError, match=message):
             ClassShares.count(TRACKING, counts, 10)
+
+
+@pytest.mark.parametrize(("holders", "covered"), [((), 2), ((0,), 0), ((0, 1), 1), ((0, 1, 2, 3), 2)])
+def test_attacks_by_the_only_holders_of_a_class_are_not_promised(holders, covered):
+    counts = np.array([[9_000, 0]] * 12) if holders else np.full((12, 2), 9_000)
+    counts[list(holders)] = 9_000
+    decoder = NearestDecoder(TRACKING, 2, 1, 2, ClassShares.count(TRACKING, counts, 2))
+    smallest = min((len(users) for users, _ in decoder.list_uncovered()), default=3)
+    assert decoder.n_covered == covered == smallest - 1
