@@ -44,10 +44,14 @@ class PlannedCell:
     @property
     def is_cut_off(self) -> bool:
         """Whether it has votes, but a call ended before it was counted and studied."""
-        cell, code = self.cell, self.path.rpartition("/")[2]
+        cell = self.cell
         studied = cell.folder.study(cell.repeat, cell.n_attackers).exists()
-        wanted = choose_parts(self.config, code, cell.repeat, cell.n_attackers)
-        return cell.has_votes and not (cell.has_record and (studied or not wanted))
+        return cell.has_votes and not (cell.has_record and (studied or not self.choose_parts()))
+
+    def choose_parts(self, smoke: bool = False) -> tuple[str, ...]:
+        """Return the parts of its study (`codeward.reproduction._studies.choose_parts`)."""
+        code = self.path.rpartition("/")[2]
+        return choose_parts(self.config, code, self.cell.repeat, self.cell.n_attackers, smoke)
 
     def reopen(self) -> Cell:
         """Return the cell anew: what it reads goes with it, so that a grid's votes are not all held at once."""
@@ -221,10 +225,8 @@ def finish_cell(planned: PlannedCell, studies: bool = True, smoke: bool = False,
     cell = planned.reopen()
     if not cell.has_record:
         record_cell(planned.config, cell)
-    cell = planned.reopen()
     if studies:
-        code = planned.path.rpartition("/")[2]
-        study_cell(cell, choose_parts(planned.config, code, cell.repeat, cell.n_attackers, smoke))
+        study_cell(planned.reopen(), planned.choose_parts(smoke))
     if not keep_scores:
         drop_cell_scores(planned.reopen())
 
@@ -247,8 +249,7 @@ def study_grid(
     there = [planned for planned in plan_cells(runs, folder) if planned.cell.has_votes]
     with show_progress("studying", len(there), progress) as bar:
         for planned in there:
-            cell, code = planned.reopen(), planned.path.rpartition("/")[2]
-            study_cell(cell, choose_parts(planned.config, code, cell.repeat, cell.n_attackers, smoke))
+            study_cell(planned.reopen(), planned.choose_parts(smoke))
             bar.advance(note=f"cells, {planned.path}")
 
 
