@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from codeward._progress import silent
 from codeward.data import Samples
 from codeward.training import MODERN, PRESETS, build_network
 from codeward.training._architectures import FastNetwork, mnist_fast
-from codeward.training._device_batches import DeviceSamples, mixed_losses
+from codeward.training._device_batches import KEY_STEP, DeviceSamples, mixed_losses
 from codeward.training._engines import Reporter, TrainingContext
 from codeward.training._step_functions import make_fast_gradient
 
@@ -37,7 +36,8 @@ CASES = [
 
 def compare(build, shape, batch, n_classes):
     """Return the largest relative distance of any gradient, and of any running value, from autograd's."""
-    from codeward.training._fast_gradient import FastGradient, list_layers
+    from codeward.training._fast_gradient import FastGradient
+    from codeward.training._fused_layers import list_layers
 
     torch.manual_seed(0)
     network = build(shape, n_classes).train().to(memory_format=torch.channels_last)
@@ -66,26 +66,20 @@ def distance(found, wanted):
     return float((found - wanted).norm() / wanted.norm())
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
-def test_kernels_compute_the_gradient_of_the_network(case):
+def interpret(what):
     # A process of its own: Triton decides when it is first imported whether it interprets.
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, str(Path(__file__).resolve()), str(case)]
+    command = [sys.executable, str(Path(__file__).resolve()), str(what)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    gradients, running = map(float, done.stdout.split())
+    return tuple(map(float, done.stdout.split()))
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_kernels_compute_the_gradient_of_the_network(case):
+    gradients, running = interpret(case)
     assert gradients < 1e-4
     assert running < 1e-5
-
-
-class Recorder:
-    """Stands for a kernel: remembers how it is launched, and computes nothing."""
-
-    def __init__(self, kernel, launches):
-        self.kernel, self.launches = kernel, launches
-
-    def __getitem__(self, grid):
-        return lambda *given, **named: self.launches.append((self.kernel, given, named))
 
 
 def compile_for_hopper(kernel, given, named):
@@ -93,7 +87,8 @@ def compile_for_hopper(kernel, given, named):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    types = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int8: "*i8", torch.int64: "*i64"}
+    types = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int8: "*i8", torch.uint8: "*u8",
+             torch.int64: "*i64"}  # fmt: skip
     scalars = {int: "i32", float: "fp32"}
     options = {name: named.pop(name) for name in ("num_warps", "enable_fp_fusion") if name in named}
     kinds = [types[value.dtype] if isinstance(value, torch.Tensor) else scalars[type(value)] for value in given]
@@ -107,17 +102,22 @@ def compile_for_hopper(kernel, given, named):
 def test_every_launch_compiles_for_the_chip(name, shape, batch, monkeypatch, tmp_path):
     # The interpreter takes more than the compiler does.
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from codeward.training import _fast_gradient as module
+    from codeward.training import _fast_gradient, _first_layer, _fused_layers, _warp_kernel
 
     launches = []
-    kernels = {key: value for key, value in vars(module.kernels).items() if not key.startswith("_")}
-    recorded = {key: Recorder(value, launches) if key.endswith("_kernel") else value for key, value in kernels.items()}
-    monkeypatch.setattr(module, "kernels", SimpleNamespace(**recorded))
+    for module in (_fast_gradient, _first_layer, _warp_kernel):  # remembers how kernels start, and computes nothing
+        monkeypatch.setattr(
+            module, "launch", lambda kernel, programs, *given, **named: launches.append((kernel, given, named))
+        )
     network = build_network(name, shape, 10, seed=0).to(memory_format=torch.channels_last)
     half = {n: p.detach().bfloat16() if p.ndim > 1 else p.detach() for n, p in network.named_parameters()}
-    layers = module.list_layers(network, shape)
-    gradient = module.FastGradient(network, layers, batch, 0.1, torch.bfloat16)
-    images, labels = torch.zeros(batch, *shape[1:], shape[0]), torch.zeros(batch, dtype=torch.int64)
+    layers = _fused_layers.list_layers(network, shape)
+    gradient = _fast_gradient.FastGradient(network, layers, batch, 0.1, torch.bfloat16)
+    labels, position = torch.zeros(batch, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    images = torch.zeros(batch, *shape[1:], shape[0])
+    if name == "mnist-fast":
+        samples = make_context(MODERN["mnist"].for_samples(20), shape).samples
+        images = _warp_kernel.WarpedBatches(samples, torch.bfloat16)(images.to(torch.uint8), position, position)
     gradient(half, dict(network.named_buffers()), images, labels, torch.ones(1))
     distinct = {repr((kernel.__name__, [getattr(v, "dtype", type(v)) for v in given], named)): (kernel, given, named)
                 for kernel, given, named in launches}  # fmt: skip
@@ -128,7 +128,7 @@ def test_every_launch_compiles_for_the_chip(name, shape, batch, monkeypatch, tmp
 
 
 def fits(network, shape):
-    from codeward.training._fast_gradient import list_layers
+    from codeward.training._fused_layers import list_layers
 
     return list_layers(network, shape) is not None
 
@@ -177,6 +177,24 @@ def test_a_sequence_must_be_just_so(number, module):
     assert not fits(network, (1, 28, 28))
 
 
+def compare_warps(shape, mean, std):
+    """Return the largest distance of a pixel from the plain function's, beside what the warp does to it."""
+    from codeward.training._warp_kernel import WarpedBatches
+
+    recipe = replace(MODERN["mnist"].for_samples(20), mean=mean, std=std)
+    samples = make_context(recipe, shape).samples
+    seed, position = torch.tensor([123456789]), torch.tensor([77])
+    picked = samples.pick(torch.tensor([3, 1, 0, 6, 5]))
+    wanted = samples.prepare(picked, key=(seed + position * KEY_STEP).to(torch.int32)[0])
+    found = WarpedBatches(samples, torch.float32)(picked[0], seed, position)
+    return float((found - wanted).abs().max()), float((samples.prepare(picked) - wanted).abs().max())
+
+
+def test_warped_images_are_those_of_the_plain_function():
+    apart, moved = interpret("warps")
+    assert apart < 1e-4 < 1 < moved
+
+
 def make_context(recipe, shape):
     rng = np.random.default_rng(0)
     users = [Samples(rng.integers(0, 256, (20, *shape), dtype=np.uint8), rng.integers(0, 10, 20))]
@@ -190,4 +208,11 @@ def test_a_cpu_keeps_autograd(recipe):
 
 
 if __name__ == "__main__":
-    print(*compare(*CASES[int(sys.argv[1])]))
+    if sys.argv[1] == "warps":
+        both = [
+            compare_warps((1, 28, 28), (0.13,), (0.3,)),
+            compare_warps((3, 12, 20), (0.1, 0.2, 0.3), (0.3, 0.4, 0.5)),
+        ]
+        print(max(apart for apart, _ in both), min(moved for _, moved in both))
+    else:
+        print(*compare(*CASES[int(sys.argv[1])]))

@@ -178,8 +178,8 @@ def test_two_processes_on_one_store_leave_one_whole_store(tmp_path):
         ("cpu stacked float32", "99a57a1e2ad69f1858ff9a3e48eeb46d287e5722919cdc094a6391997517177e"),
         ("cpu loop float32", "8f37162bf0db0d037ec37bd4c498f693073aacafb795ba5dc59e46a05e333d50"),
         ("cuda loop bfloat16", "be1bde1b929b6d5a6180890b36d49cb51ec30cbb1503097da94b8dc919289f23"),
-        # Format 7: the modern network has kernels of our own.
-        ("cuda lanes bfloat16", "f17653237a73a4596fcbd04d6f33515d59255f56eae8126f391beff3d21b665b"),
+        # Format 8: the modern networks have kernels of our own.
+        ("cuda lanes bfloat16", "613eb93bd926a52b1b8838617271ec4b1670f4ea418a5468a9d15b5cafd74e40"),
     ],
 )
 def test_keys_are_those_of_stores_that_exist(computation, key):

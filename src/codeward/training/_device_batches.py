@@ -23,8 +23,8 @@ from codeward.training._training_settings import TrainingSettings
 KEY_STEP = 0x9E3779B9 - 2**32
 
 #: Knots of the bending field along an axis, and the largest turn, scale, shear, shift and bend of a warp.
-_KNOTS = 5
-_TURN, _SCALE, _SHEAR, _MOVE, _BEND = 0.25, 0.15, 0.25, 0.12, 0.06
+KNOTS = 5
+WARPS = _TURN, _SCALE, _SHEAR, _MOVE, _BEND = 0.25, 0.15, 0.25, 0.12, 0.06
 
 
 def hash_int32(values: Tensor) -> Tensor:
@@ -74,17 +74,17 @@ def warp(pixels: Tensor, key: Tensor) -> Tensor:
         along * x + across * y + (down * _MOVE)[:, None, None],
     ]
     # 2. The bend: the sum of three uniform numbers is close to normal.
-    knots = (draw_uniform(key, 5, (3, batch, 2, _KNOTS, _KNOTS)).sum(0) - 1.5) * 2 * _BEND
-    rows, columns = (_spread(size, pixels.device) for size in (height, width))
+    knots = (draw_uniform(key, 5, (3, batch, 2, KNOTS, KNOTS)).sum(0) - 1.5) * 2 * _BEND
+    rows, columns = (spread_knots(size, pixels.device) for size in (height, width))
     field = rows @ knots @ columns.t()
     grid = torch.stack([source[0] + field[:, 0], source[1] + field[:, 1]], dim=-1)
     moved = functional.grid_sample(pixels.permute(0, 3, 1, 2), grid, align_corners=False)
     return moved.permute(0, 2, 3, 1)
 
 
-def _spread(size: int, device: torch.device) -> Tensor:
+def spread_knots(size: int, device: torch.device) -> Tensor:
     """Return the matrix that interpolates ``size`` places between the knots of an axis, shape (size, knots)."""
-    unit = torch.eye(_KNOTS, device=device)[:, None, :, None].expand(_KNOTS, 1, _KNOTS, 2)
+    unit = torch.eye(KNOTS, device=device)[:, None, :, None].expand(KNOTS, 1, KNOTS, 2)
     spread = functional.interpolate(unit, size=(size, 2), mode="bicubic", align_corners=True)
     return spread[:, 0, :, 0].t()
 

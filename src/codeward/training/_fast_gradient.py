@@ -1,7 +1,6 @@
 """The gradient of the modern networks on a GPU, pass by pass: cuDNN's convolutions and our kernels between them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,114 +8,18 @@ import triton
 from torch import Tensor, nn
 
 from codeward.training import _fast_kernels as kernels
-from codeward.training._architectures import FastNetwork
+from codeward.training._first_layer import FirstLayer
+from codeward.training._fused_layers import Border, FusedLayer, find_head, find_module
+from codeward.training._kernel_functions import launch
 
 Named = dict[str, Tensor]
-#: Height and width, border above and to the left, height and width with the whole border.
-Border = tuple[int, int, int, int, int]
-
 #: Values, and channels at most, of a program that works value by value.
 _TILE, _BLOCK = 4096, 64
+#: Of kernels that add up: programs that fill the chip, and the most tiles of one.
+_PROGRAMS, _MOST_TILES = 400, 8
 #: Channels and parts that are added at a time where sums are closed.
 _CLOSING: dict[str, Any] = {"B": 4, "G": 256}
 _POOLED = kernels.PLACES, kernels.GROUPS
-
-
-@dataclass(frozen=True)
-class FusedLayer:
-    """A 3x3 convolution, batch norm and GELU, with a 2x2 max-pool before or after these two, or none.
-
-    Attributes
-    ----------
-    convolution, norm : str
-        Names of the modules.
-    padding : int
-        Zeros around what the convolution reads; none where the layer before has written them.
-    kind : tl.constexpr
-        ``PLAIN``, ``PLACES`` or ``GROUPS`` (a pool before batch norm), ``AFTER`` (a pool after GELU).
-    border : tuple of int
-        Size of what batch norm gives (of the pooled image, where a pool comes after), and the zeros around it that the
-        next layer reads.
-    """
-
-    convolution: str
-    norm: str
-    padding: int
-    kind: Any
-    border: Border
-
-
-def list_layers(network: nn.Module, shape: tuple[int, int, int]) -> tuple[FusedLayer, ...] | None:
-    """Return the layers of a network for which the kernels were written, or None for any other.
-
-    They were written for `FastNetwork` whose stages all pool, and for plain sequences of padded convolutions without
-    bias, batch norms and GELUs, some with a pool, that end in a global max-pool and a linear layer.
-    """
-    found = _list_stages(network, shape) if isinstance(network, FastNetwork) else _list_sequence(network, shape)
-    if not found or not _find_head(network)[0].out_features <= 64:
-        return None
-    widths = [_find(network, layer.convolution).out_channels for layer in found]
-    # The last one lies in one piece in the kernel of the head.
-    fits = all(16 <= width <= 256 and width % 16 == 0 for width in widths) and widths[-1] & (widths[-1] - 1) == 0
-    return tuple(found) if fits else None
-
-
-def _list_stages(network: FastNetwork, shape: tuple[int, int, int]) -> list[FusedLayer]:
-    high, wide = shape[1] - 1, shape[2] - 1
-    stages: list[Any] = list(network.stages)
-    if shape[0] > 4 or not all(stage.pools for stage in stages):
-        return []
-    layers = []
-    for number in range(len(stages)):
-        high, wide, name = high // 2, wide // 2, f"stages.{number}"
-        # The first convolution has too few channels for a GPU: it and the pool's four corners become one convolution of
-        # 2x2 blocks of 2x2 places. The others read a border that makes their sizes even.
-        kind = kernels.PLACES if number else kernels.GROUPS
-        even = high, wide, 1, high + 2 - high % 2, wide + 2 - wide % 2
-        layers.append(FusedLayer(f"{name}.conv1", f"{name}.norm1", 0, kind, (high, wide, 0, high, wide)))
-        layers.append(FusedLayer(f"{name}.conv2", f"{name}.norm2", 1, kernels.PLAIN, even))
-    return layers
-
-
-def _list_sequence(network: nn.Module, shape: tuple[int, int, int]) -> list[FusedLayer]:
-    modules: list[Any] = list(network) if type(network) is nn.Sequential else []
-    if [type(module) for module in modules[-3:]] != [nn.AdaptiveMaxPool2d, nn.Flatten, nn.Linear]:
-        return []
-    high, wide, layers, at = shape[1], shape[2], [], 0
-    while at < len(modules) - 3:
-        kinds = [type(module) for module in modules[at : at + 4]]
-        convolution, norm = modules[at], modules[min(at + 1, len(modules) - 1)]
-        if kinds[:3] != [nn.Conv2d, nn.BatchNorm2d, nn.GELU] or not _is_plain(convolution, norm, modules[at + 2]):
-            return []
-        pools = kinds[3] is nn.MaxPool2d
-        if pools and (high % 2 or wide % 2 or repr(modules[at + 3]) != repr(nn.MaxPool2d(2))):
-            return []
-        high, wide = (high // 2, wide // 2) if pools else (high, wide)
-        kind = kernels.AFTER if pools else kernels.PLAIN
-        layers.append(FusedLayer(str(at), str(at + 1), 1, kind, (high, wide, 0, high, wide)))
-        at += 3 + pools
-    last_pools = bool(layers) and layers[-1].kind is kernels.AFTER
-    return [] if last_pools or modules[-3].output_size not in (1, (1, 1)) else layers
-
-
-def _is_plain(convolution: Any, norm: Any, gelu: Any) -> bool:
-    # What a module is made with shows in its text.
-    inputs, outputs = convolution.in_channels, convolution.out_channels
-    usual = repr(convolution) == repr(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False, device="meta"))
-    kept = norm.affine and norm.track_running_stats and norm.momentum is not None
-    return usual and kept and gelu.approximate == "none"
-
-
-def _find(network: nn.Module, name: str) -> Any:
-    return network.get_submodule(name)
-
-
-def _find_head(network: nn.Module) -> tuple[nn.Linear, str, float]:
-    """Return the linear layer, its name, and what its output is divided by."""
-    if isinstance(network, FastNetwork):
-        return network.head, "head", 9.0
-    last = len(list(network.children())) - 1
-    return _find(network, str(last)), str(last), 1.0
 
 
 class FastGradient:
@@ -145,6 +48,16 @@ class FastGradient:
     ) -> None:
         self.network, self.layers = network, tuple(layers)
         self.batch, self.smoothing, self.kind = batch, smoothing, kind
+        self.first = self._find_first()
+
+    def _find_first(self) -> FirstLayer | None:
+        """Return the first layer where it reads the few channels of an image, and pools nothing."""
+        layer = self.layers[0]
+        convolution, norm = find_module(self.network, layer.convolution), find_module(self.network, layer.norm)
+        if layer.kind is not kernels.PLAIN or convolution.in_channels > 4 or len(self.layers) == 1:
+            return None
+        shape = self.batch, *layer.border[:2], convolution.in_channels
+        return FirstLayer(layer.convolution, layer.norm, norm.eps, norm.momentum, shape)
 
     def __call__(self, parameters: Named, buffers: Named, images: Tensor, labels: Tensor, share: Tensor) -> Named:
         """Return the gradient of the mean loss by every parameter; batch norm's running values move on.
@@ -160,8 +73,13 @@ class FastGradient:
         grads: Named = {}
         saved: list[tuple[Any, ...]] = []
         x = self._stem(images, buffers["stem.weight"]) if "stem.weight" in buffers else images.to(self.kind)
-        # 1. Forward. Kept: what a convolution read, its weights, what batch norm read, its table, which of a window.
-        for layer in self.layers:
+        lead = 0 if self.first is None else 1
+        if self.first is not None:
+            x, first_saved = self.first.forward(x, parameters, buffers)
+            saved.append(first_saved)
+        # 1. Forward. Saved: what a convolution read, its weights, what batch norm read, its table, which of a window it
+        # was, and what batch norm read there.
+        for layer in self.layers[lead:]:
             weight = parameters[f"{layer.convolution}.weight"]
             weight = self._widen(weight) if layer.kind is kernels.GROUPS else weight
             inner, which = self._convolve(x, weight, layer.padding), None
@@ -171,24 +89,27 @@ class FastGradient:
                 parts = self._sum(inner)
             table = self._close(parts, inner, layer.norm, parameters, buffers)
             before = x
+            kept = inner
             if layer is not self.layers[-1] and layer.kind is kernels.AFTER:
-                x, which = self._apply_pool(inner, table, layer.border)
+                x, which, kept = self._apply_pool(inner, table, layer.border)
             elif layer is not self.layers[-1]:
                 x = self._apply(inner, table, layer.border)
-            saved.append((before, weight, inner, table, which))
+            saved.append((before, weight, inner, table, which, kept))
         # 2. The head, and back to what the last batch norm read.
         grad = self._head(inner, table, parameters, labels, share, grads)
         # 3. Backward.
-        for number in reversed(range(len(self.layers))):
+        for number in reversed(range(lead, len(self.layers))):
             layer = self.layers[number]
             x, weight, *_ = saved[number]
             before, by_weight = self._convolve_back(grad, x, weight, layer.padding, only_weight=not number)
             name = f"{layer.convolution}.weight"
             wider = layer.kind is kernels.GROUPS
             grads[name] = self._narrow(by_weight, parameters[name]) if wider else by_weight
-            if number:
-                inner, table, which = saved[number - 1][2:]
-                grad = self._back(before, inner, table, which, self.layers[number - 1], grads)
+            if number > lead:
+                inner, table, which, kept = saved[number - 1][2:]
+                grad = self._back(before, inner, table, which, kept, self.layers[number - 1], grads)
+        if self.first is not None:
+            self.first.back(before, first_saved, parameters, grads)
         return grads
 
     def _new(self, like: Tensor, *shape: int, kind: torch.dtype | None = None) -> Tensor:
@@ -209,14 +130,14 @@ class FastGradient:
         blocks = self._new(images, self.batch, h + 1, w + 1, 4 * out)
         sizes: dict[str, Any] = {"H": high, "W": wide, "C": channels, "KP": 16, "F": out, "P": 128}
         sizes["FP"] = max(16, triton.next_power_of_2(out))
-        _launch(kernels.stem_kernel, (triton.cdiv(n, 128),), images, weight, blocks, n, *weight.stride(), **sizes)
+        launch(kernels.stem_kernel, (triton.cdiv(n, 128),), images, weight, blocks, n, *weight.stride(), **sizes)
         return blocks
 
     def _widen(self, weight: Tensor) -> Tensor:
         out, channels = weight.shape[:2]
         wider = self._new(weight, 4 * out, 2, 2, 4 * channels)
         n = wider.numel()
-        _launch(kernels.widen_kernel, (triton.cdiv(n, 512),), weight, wider, n, C=channels, F=out, P=512)
+        launch(kernels.widen_kernel, (triton.cdiv(n, 512),), weight, wider, n, C=channels, F=out, P=512)
         return wider.permute(0, 3, 1, 2)
 
     def _narrow(self, grad: Tensor, weight: Tensor) -> Tensor:
@@ -224,7 +145,7 @@ class FastGradient:
         narrow = torch.empty_like(weight)
         n = narrow.numel()
         flat = grad.permute(0, 2, 3, 1).contiguous()
-        _launch(kernels.narrow_kernel, (triton.cdiv(n, 128),), flat, narrow, n, C=channels, F=out, P=128)
+        launch(kernels.narrow_kernel, (triton.cdiv(n, 128),), flat, narrow, n, C=channels, F=out, P=128)
         return narrow
 
     def _convolve(self, x: Tensor, weight: Tensor, padding: int) -> Tensor:
@@ -248,23 +169,29 @@ class FastGradient:
         n = self.batch * h * w
         programs, sizes = self._cut(pooled, n)
         parts = self._new(x, programs[0], 2, channels, kind=torch.float32)
-        _launch(kernels.pool_kernel, programs, x, pooled, which, parts, n, KIND=layer.kind, H=h, W=w, **sizes)
+        launch(kernels.pool_kernel, programs, x, pooled, which, parts, n, KIND=layer.kind, H=h, W=w, **sizes)
         return pooled, which, parts
+
+    def _cut_sums(self, x: Tensor, n: int) -> tuple[tuple[int, int], dict[str, Any]]:
+        """Like `_cut` for a kernel that adds up: tiles, several a program, so that few parts are left to close."""
+        (tiles, blocks), sizes = self._cut(x, n, _TILE // 2)
+        sizes["T"] = max(1, min(_MOST_TILES, tiles * blocks // _PROGRAMS))
+        return (triton.cdiv(tiles, sizes["T"]), blocks), sizes
 
     def _sum(self, x: Tensor) -> Tensor:
         n = x.numel() // x.shape[3]
-        programs, sizes = self._cut(x, n)
+        programs, sizes = self._cut_sums(x, n)
         parts = self._new(x, programs[0], 2, x.shape[3], kind=torch.float32)
-        _launch(kernels.sum_kernel, programs, x, parts, n, **sizes)
+        launch(kernels.sum_kernel, programs, x, parts, n, **sizes)
         return parts
 
     def _close(self, parts: Tensor, x: Tensor, name: str, parameters: Named, buffers: Named) -> Tensor:
-        channels, norm = x.shape[3], _find(self.network, name)
+        channels, norm = x.shape[3], find_module(self.network, name)
         table = self._new(x, 4, channels, kind=torch.float32)
         given = parts, parameters[f"{name}.weight"], parameters[f"{name}.bias"]
         running = buffers[f"{name}.running_mean"], buffers[f"{name}.running_var"]
         numbers = float(x.numel() // channels), norm.eps, norm.momentum
-        _launch(
+        launch(
             kernels.close_norm_kernel,
             (channels // _CLOSING["B"],),
             *given,
@@ -281,30 +208,34 @@ class FastGradient:
         out = self._new(x, self.batch, *border[3:], x.shape[3])
         n = out.numel() // x.shape[3]
         programs, sizes = self._cut(x, n)
-        _launch(kernels.apply_kernel, programs, x, table, out, n, **_name(border), **sizes)
+        launch(kernels.apply_kernel, programs, x, table, out, n, **_name(border), **sizes)
         return out
 
-    def _apply_pool(self, x: Tensor, table: Tensor, border: Border) -> tuple[Tensor, Tensor]:
+    def _apply_pool(self, x: Tensor, table: Tensor, border: Border) -> tuple[Tensor, Tensor, Tensor]:
         h, w = border[:2]
-        out = self._new(x, self.batch, h, w, x.shape[3])
+        out, kept = (self._new(x, self.batch, h, w, x.shape[3]) for _ in range(2))
         which = self._new(x, *out.shape, kind=torch.int8)
         n = self.batch * h * w
         programs, sizes = self._cut(x, n, _TILE // 2)
-        _launch(kernels.apply_pool_kernel, programs, x, table, out, which, n, H=h, W=w, **sizes)
-        return out, which
+        launch(kernels.apply_pool_kernel, programs, x, table, out, which, kept, n, H=h, W=w, **sizes)
+        return out, which, kept
 
     def _back(
-        self, grad: Tensor, x: Tensor, table: Tensor, which: Tensor | None, layer: FusedLayer, grads: Named
+        self,
+        grad: Tensor,
+        x: Tensor,
+        table: Tensor,
+        which: Tensor | None,
+        kept: Tensor,
+        layer: FusedLayer,
+        grads: Named,
     ) -> Tensor:
         """Go back through GELU, batch norm, whose weights' gradients are noted, and a pool."""
         h, w = layer.border[:2]
         channels, n = x.shape[3], self.batch * h * w
-        # Four values of each window are read where a pool comes after.
-        programs, sizes = self._cut(x, n, _TILE // 2 if layer.kind is kernels.AFTER else _TILE)
-        sizes |= _name(layer.border) | {"KIND": layer.kind}
-        chosen = x if which is None else which
+        programs, sizes = self._cut_sums(x, n)
         parts = self._new(x, programs[0], 2, channels, kind=torch.float32)
-        _launch(kernels.slope_kernel, programs, x, grad, table, chosen, parts, n, **sizes)
+        launch(kernels.slope_kernel, programs, kept, grad, table, parts, n, **_name(layer.border), **sizes)
         count = x.numel() // channels  # of what batch norm read, also where a pool comes after
         means = self._close_slope(parts, float(count), layer.norm, grads)
         shapes = {
@@ -314,14 +245,18 @@ class FastGradient:
             kernels.AFTER.value: (2 * h, 2 * w, channels),
         }
         out = self._new(x, self.batch, *shapes[layer.kind.value])
-        _launch(kernels.back_kernel, programs, x, grad, table, means, chosen, out, n, **sizes)
+        # Four values of each window are read where a pool comes after.
+        programs, sizes = self._cut(x, n, _TILE // 2 if layer.kind is kernels.AFTER else _TILE)
+        sizes |= _name(layer.border) | {"KIND": layer.kind}
+        given = x, kept, grad, table, means, x if which is None else which, out, n
+        launch(kernels.back_kernel, programs, *given, **sizes)
         return out
 
     def _close_slope(self, parts: Tensor, count: float, name: str, grads: Named) -> Tensor:
         channels = parts.shape[2]
         found = self._new(parts, 4, channels, kind=torch.float32)
         grads[f"{name}.weight"], grads[f"{name}.bias"], means = found[0], found[1], found[2:]
-        _launch(
+        launch(
             kernels.close_slope_kernel,
             (channels // _CLOSING["B"],),
             parts,
@@ -337,7 +272,7 @@ class FastGradient:
 
     def _head(self, x: Tensor, table: Tensor, parameters: Named, labels: Tensor, share: Tensor, grads: Named) -> Tensor:
         """Go to the loss and back to what the last batch norm read."""
-        linear, name, divisor = _find_head(self.network)
+        linear, name, divisor = find_head(self.network)
         weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
         h, w, channels = x.shape[1:]
         classes, biased = linear.out_features, bias is not None
@@ -349,7 +284,7 @@ class FastGradient:
         parts = self._new(x, self.batch, 2, channels, kind=torch.float32)
         given = x, table, weight, bias if biased else table, labels, share
         numbers = {"S": h * w, "SP": triton.next_power_of_2(h * w), "num_warps": 2 if h * w <= 16 else 4}
-        _launch(
+        launch(
             kernels.head_kernel,
             (self.batch,),
             *given,
@@ -365,7 +300,7 @@ class FastGradient:
         )
         by_weight, by_bias = torch.empty_like(weight), self._new(x, classes, kind=torch.float32)
         grads |= {f"{name}.weight": by_weight} | ({f"{name}.bias": by_bias} if biased else {})
-        _launch(
+        launch(
             kernels.head_grad_kernel,
             (channels // 16,),
             best,
@@ -380,14 +315,9 @@ class FastGradient:
         means = self._close_slope(parts, float(self.batch * h * w), self.layers[-1].norm, grads)
         out, n = torch.empty_like(x), self.batch * h * w
         programs, tile = self._cut(x, n)
-        _launch(kernels.spread_kernel, programs, x, table, means, by_best, which, out, n, S=h * w, **tile)
+        launch(kernels.spread_kernel, programs, x, table, means, by_best, which, out, n, S=h * w, **tile)
         return out
 
 
 def _name(border: Border) -> dict[str, Any]:
     return dict(zip(("H", "W", "TOP", "OH", "OW"), border, strict=True))
-
-
-def _launch(kernel: Any, programs: tuple[int, ...], *given: Any, **named: Any) -> None:
-    # Fused multiply-adds in so many words: releases of Triton differ in what they do by default.
-    kernel[programs](*given, **named, enable_fp_fusion=True)

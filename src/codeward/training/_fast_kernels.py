@@ -5,53 +5,25 @@ compiler. Sums are float32, their order is fixed by the shapes alone, and nothin
 depend on what runs beside it. A compiler's kernels move more bytes and spend most instructions on erf.
 """
 
-import os
-
 import triton
 import triton.language as tl
 
-#: Rows of what a batch norm is applied with: factor, offset, mean, one over the standard deviation.
-SCALE, SHIFT, MEAN, INVERSE = (tl.constexpr(row) for row in range(4))
+from codeward.training._kernel_functions import INVERSE, MEAN, SCALE, SHIFT, close_channels, distribute
 
 #: What batch norm reads: a convolution, a pool of four places or groups of channels, or what a pool reads after GELU.
 PLAIN, PLACES, GROUPS, AFTER = (tl.constexpr(kind) for kind in range(4))
-
-#: Triton's interpreter, in which tests run these kernels on a CPU, knows no assembler.
-_ASSEMBLES = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
-
-
-@triton.jit
-def _exp2(x):
-    """Return 2 to the power of ``x``; below 1e-38 it is 0, which saves four instructions."""
-    if _ASSEMBLES:
-        return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
-    return tl.exp2(x)
-
-
-@triton.jit
-def _invert(x):
-    """1 / x for x from 1 on."""
-    if _ASSEMBLES:
-        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
-    return 1.0 / x
-
-
-@triton.jit
-def _distribute(z):
-    """Return the normal distribution function and density, exact to 1.5e-7 (Abramowitz and Stegun 7.1.26).
-
-    GELU is z times the first, its slope the first plus z times the second.
-    """
-    power = _exp2(-0.7213475204444817 * z * z)
-    t = _invert(1.0 + 0.23164190 * tl.abs(z))
-    sums = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
-    tail = power * sums
-    return tl.where(z > 0, 1.0 - tail, tail), 0.3989422804014327 * power
 
 
 @triton.jit
 def _rows(n, P: tl.constexpr):
     i = tl.program_id(0) * P + tl.arange(0, P)
+    return i, i < n
+
+
+@triton.jit
+def _rows_of(tile, n, P: tl.constexpr, T: tl.constexpr):
+    """Rows of one of the T tiles of a program that adds up."""
+    i = (tl.program_id(0) * T + tile) * P + tl.arange(0, P)
     return i, i < n
 
 
@@ -98,7 +70,7 @@ def stem_kernel(
     weight = tl.load(kernel + at, mask=(d < 4 * C)[:, None] & (o < F)[None, :], other=0.0)
     kind = out.dtype.element_ty
     total = tl.dot(patch.to(kind), weight.to(kind), input_precision="ieee")
-    share, _ = _distribute(total)
+    share, _ = distribute(total)
     tl.store(out + i[:, None] * F + o[None, :], (total * share).to(kind), mask=there[:, None] & (o < F)[None, :])
 
 
@@ -148,12 +120,16 @@ def pool_kernel(
 
 
 @triton.jit
-def sum_kernel(values, partial, n, C: tl.constexpr, B: tl.constexpr, P: tl.constexpr):
+def sum_kernel(values, partial, n, C: tl.constexpr, B: tl.constexpr, P: tl.constexpr, T: tl.constexpr):
     """Add up rows of C values for batch norm."""
-    i, there = _rows(n, P)
     c = _channels(B)
-    value = tl.load(values + i[:, None] * C + c[None, :], mask=there[:, None], other=0.0).to(tl.float32)
-    _keep_sums(partial, value, value * value, c, C)
+    first, second = tl.zeros([P, B], tl.float32), tl.zeros([P, B], tl.float32)
+    for tile in range(T):
+        i, there = _rows_of(tile, n, P, T)
+        value = tl.load(values + i[:, None] * C + c[None, :], mask=there[:, None], other=0.0).to(tl.float32)
+        first += value
+        second += value * value
+    _keep_sums(partial, first, second, c, C)
 
 
 @triton.jit
@@ -175,18 +151,7 @@ def close_norm_kernel(
     """From sums to what batch norm is applied with, and its running mean and variance."""
     c = tl.program_id(0) * B + tl.arange(0, B)
     first, second = _add_parts(partial, c, PARTS, C, B, G)
-    mean = first / count
-    variance = tl.maximum(second / count - mean * mean, 0.0)
-    inverse = 1.0 / tl.sqrt(variance + eps)
-    scale = tl.load(weight + c) * inverse
-    tl.store(table + SCALE * C + c, scale)
-    tl.store(table + SHIFT * C + c, tl.load(bias + c) - mean * scale)
-    tl.store(table + MEAN * C + c, mean)
-    tl.store(table + INVERSE * C + c, inverse)
-    before = tl.load(running_mean + c)
-    tl.store(running_mean + c, before + momentum * (mean - before))
-    before = tl.load(running_var + c)
-    tl.store(running_var + c, before + momentum * (variance * (count / (count - 1.0)) - before))
+    close_channels(first, second, weight, bias, running_mean, running_var, table, count, eps, momentum, c, C)
 
 
 @triton.jit
@@ -207,30 +172,33 @@ def apply_kernel(
     at = ((i // (OH * OW) * H + y) * W + x) * C
     value = tl.load(values + at[:, None] + c[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     z = value * _row(table, SCALE, c, C) + _row(table, SHIFT, c, C)
-    share, _ = _distribute(z)
+    share, _ = distribute(z)
     result = tl.where(inside[:, None], z * share, 0.0).to(out.dtype.element_ty)
     tl.store(out + i[:, None] * C + c[None, :], result, mask=there[:, None])
 
 
 @triton.jit
 def apply_pool_kernel(
-    values, table, out, which, n,
+    values, table, out, which, kept, n,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Largest of GELU of batch norm in each window of (2 H, 2 W), the first of equals, and which it is."""
+    """Largest of GELU of batch norm in each window of (2 H, 2 W), the first of equals; which, and of what value."""
     i, there = _rows(n, P)
     c, keep = _channels(B), there[:, None]
     best = tl.full([P, B], float("-inf"), tl.float32)
+    before = tl.zeros([P, B], tl.float32)
     chosen = tl.zeros([P, B], tl.int8)
     for corner in tl.static_range(4):
         value = _load_window(values, i, corner, c, keep, H, W, C)
         z = value * _row(table, SCALE, c, C) + _row(table, SHIFT, c, C)
-        share, _ = _distribute(z)
+        share, _ = distribute(z)
         larger = z * share > best
-        best = tl.where(larger, z * share, best)
+        best, before = tl.where(larger, z * share, best), tl.where(larger, value, before)
         chosen = tl.where(larger, corner, chosen).to(tl.int8)
-    tl.store(out + i[:, None] * C + c[None, :], best.to(out.dtype.element_ty), mask=keep)
-    tl.store(which + i[:, None] * C + c[None, :], chosen, mask=keep)
+    at = i[:, None] * C + c[None, :]
+    tl.store(out + at, best.to(out.dtype.element_ty), mask=keep)
+    tl.store(which + at, chosen, mask=keep)
+    tl.store(kept + at, before.to(kept.dtype.element_ty), mask=keep)
 
 
 @triton.jit
@@ -246,35 +214,33 @@ def _load_window(values, i, corner, c, keep, H: tl.constexpr, W: tl.constexpr, C
 
 @triton.jit
 def _slope(
-    values, grad, table, which, i, there, c, KIND: tl.constexpr,
+    kept, grad, table, i, there, c,
     H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Gradient before GELU and the normalised value at rows ``i`` of (H, W); ``grad`` has the border of (OH, OW)."""
     keep = there[:, None]
     at = ((i // (H * W) * OH + (i // W) % H + TOP) * OW + i % W + TOP) * C
-    if KIND == AFTER:
-        chosen = tl.load(which + i[:, None] * C + c[None, :], mask=keep, other=0)
-        value = _load_window(values, i, 0, c, keep, H, W, C)
-        for corner in tl.static_range(1, 4):
-            value = tl.where(chosen == corner, _load_window(values, i, corner, c, keep, H, W, C), value)
-    else:
-        value = tl.load(values + i[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
+    value = tl.load(kept + i[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
     incoming = tl.load(grad + at[:, None] + c[None, :], mask=keep, other=0.0).to(tl.float32)
     z = value * _row(table, SCALE, c, C) + _row(table, SHIFT, c, C)
-    share, density = _distribute(z)
+    share, density = distribute(z)
     return incoming * (share + z * density), _normalise(value, table, c, C)
 
 
 @triton.jit
 def slope_kernel(
-    values, grad, table, which, partial, n, KIND: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
+    kept, grad, table, partial, n, B: tl.constexpr, P: tl.constexpr, T: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Add up what the gradient of batch norm needs: that before GELU, and that times the normalised value."""
-    i, there = _rows(n, P)
     c = _channels(B)
-    slope, normal = _slope(values, grad, table, which, i, there, c, KIND, H, W, TOP, OH, OW, C)
-    _keep_sums(partial, slope, slope * normal, c, C)
+    first, second = tl.zeros([P, B], tl.float32), tl.zeros([P, B], tl.float32)
+    for tile in range(T):
+        i, there = _rows_of(tile, n, P, T)
+        slope, normal = _slope(kept, grad, table, i, there, c, H, W, TOP, OH, OW, C)
+        first += slope
+        second += slope * normal
+    _keep_sums(partial, first, second, c, C)
 
 
 @triton.jit
@@ -299,13 +265,13 @@ def _centre(slope, normal, table, means, c, C: tl.constexpr):
 
 @triton.jit
 def back_kernel(
-    values, grad, table, means, which, out, n, KIND: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
+    values, kept, grad, table, means, which, out, n, KIND: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, TOP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Gradient of what batch norm, or the pool before it, read; with a pool, of all four values of each window."""
     i, there = _rows(n, P)
     c = _channels(B)
-    slope, normal = _slope(values, grad, table, which, i, there, c, KIND, H, W, TOP, OH, OW, C)
+    slope, normal = _slope(kept, grad, table, i, there, c, H, W, TOP, OH, OW, C)
     at, keep = i[:, None] * C + c[None, :], there[:, None]
     result = _centre(slope, normal, table, means, c, C).to(out.dtype.element_ty)
     if KIND == PLAIN:
@@ -333,7 +299,7 @@ def head_kernel(
     keep, classes = (p < S)[:, None], k < K
     value = tl.load(values + (image * S + p)[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
     z = value * _row(table, SCALE, c, C) + _row(table, SHIFT, c, C)
-    part, _ = _distribute(z)
+    part, _ = distribute(z)
     rounded = (z * part).to(best_out.dtype.element_ty).to(tl.float32)
     best, chosen = tl.max(tl.where(keep, rounded, float("-inf")), 0, return_indices=True)
     # 1. Loss and its gradient by the logits.
@@ -351,7 +317,7 @@ def head_kernel(
     back = tl.sum(weight * slope[:, None], 0)
     at = tl.sum(tl.where(p[:, None] == chosen[None, :], value, 0.0), 0)
     z_at = at * tl.load(table + SCALE * C + c) + tl.load(table + SHIFT * C + c)
-    part_at, density_at = _distribute(z_at)
+    part_at, density_at = distribute(z_at)
     incoming = back * (part_at + z_at * density_at)
     normal = (at - tl.load(table + MEAN * C + c)) * tl.load(table + INVERSE * C + c)
     tl.store(best_out + image * C + c, best.to(best_out.dtype.element_ty))

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 #: Part of every key; raised when training changes what it computes for the same inputs. 3: compiled layers on a CPU;
-#: 4 to 7, CUDA graphs only: torch's own batch norm, its own convolutions, batches picked before the step, own kernels.
-FORMAT, GRAPH_FORMAT = 3, 7
+#: 4 to 8, CUDA graphs only: torch's own batch norm, its own convolutions, batches picked before the step, own kernels,
+#: own first layer and warps.
+FORMAT, GRAPH_FORMAT = 3, 8
 
 #: Bytes of the JSON beside a model.
 _LARGEST_SIDECAR = 2**20

@@ -83,7 +83,8 @@ def make_fast_gradient(context: TrainingContext) -> Gradient | None:
     on_gpu = context.samples.device.type == "cuda" and importlib.util.find_spec("triton") is not None
     if not on_gpu or settings.batches != "mixed":
         return None
-    from codeward.training._fast_gradient import FastGradient, list_layers
+    from codeward.training._fast_gradient import FastGradient
+    from codeward.training._fused_layers import list_layers
 
     layers = list_layers(network, context.shape)
     if layers is None:
@@ -95,6 +96,15 @@ def make_fast_gradient(context: TrainingContext) -> Gradient | None:
     def draw(picked: Picked, shifts: Tensor, share: Tensor, position: Tensor, seed: Tensor) -> Tensor:
         mixed = share[0] if settings.mixup else None
         return context.draw_batch(picked, shifts, _find_key(seed, position), mixed).contiguous()
+
+    from codeward.training._warp_kernel import LARGEST, WarpedBatches
+
+    plain = not (settings.mixup or settings.jitter or settings.cutout)
+    if settings.augmentation == "warp" and plain and context.shape[1] * context.shape[2] <= LARGEST:
+        warped = WarpedBatches(context.samples, kind)
+
+        def draw(picked: Picked, shifts: Tensor, share: Tensor, position: Tensor, seed: Tensor) -> Tensor:
+            return warped(picked[0], seed, position)
 
     @torch.no_grad()
     def gradient(parameters: Named, buffers: Named, picked: Picked, labels: Tensor, *others: Tensor) -> Named:
