@@ -19,7 +19,9 @@ _TILE, _BLOCK = 4096, 64
 _PROGRAMS, _MOST_TILES = 400, 8
 #: Channels and parts that are added at a time where sums are closed.
 _CLOSING: dict[str, Any] = {"B": 4, "G": 256}
-_POOLED = kernels.PLACES, kernels.GROUPS
+#: Layers with a pool before batch norm or after GELU, and layers of 2x2 blocks of places.
+_POOL_BEFORE, _POOL_AFTER = (kernels.PLACES, kernels.GROUPS), (kernels.AFTER, kernels.CORNERS)
+_IN_BLOCKS = kernels.GROUPS, kernels.CORNERS
 
 
 class FastGradient:
@@ -51,13 +53,13 @@ class FastGradient:
         self.first = self._find_first()
 
     def _find_first(self) -> FirstLayer | None:
-        """Return the first layer where it reads the few channels of an image, and pools nothing."""
         layer = self.layers[0]
-        convolution, norm = find_module(self.network, layer.convolution), find_module(self.network, layer.norm)
-        if layer.kind is not kernels.PLAIN or convolution.in_channels > 4 or len(self.layers) == 1:
+        if layer.kind is not kernels.FIRST:
             return None
+        convolution, norm = find_module(self.network, layer.convolution), find_module(self.network, layer.norm)
         shape = self.batch, *layer.border[:2], convolution.in_channels
-        return FirstLayer(layer.convolution, layer.norm, norm.eps, norm.momentum, shape)
+        in_blocks = self.layers[1].kind is kernels.CORNERS
+        return FirstLayer(layer.convolution, layer.norm, norm.eps, norm.momentum, shape, in_blocks)
 
     def __call__(self, parameters: Named, buffers: Named, images: Tensor, labels: Tensor, share: Tensor) -> Named:
         """Return the gradient of the mean loss by every parameter; batch norm's running values move on.
@@ -81,17 +83,20 @@ class FastGradient:
         # was, and what batch norm read there.
         for layer in self.layers[lead:]:
             weight = parameters[f"{layer.convolution}.weight"]
-            weight = self._widen(weight) if layer.kind is kernels.GROUPS else weight
+            channels = len(weight)
+            weight = self._widen(weight) if layer.kind in _IN_BLOCKS else weight
             inner, which = self._convolve(x, weight, layer.padding), None
-            if layer.kind in _POOLED:
+            if layer.kind is kernels.CORNERS:  # one row a place, in whatever order
+                inner = inner.view(self.batch, 2 * layer.border[0], 2 * layer.border[1], channels)
+            if layer.kind in _POOL_BEFORE:
                 inner, which, parts = self._pool(inner, layer)
             else:
                 parts = self._sum(inner)
             table = self._close(parts, inner, layer.norm, parameters, buffers)
             before = x
             kept = inner
-            if layer is not self.layers[-1] and layer.kind is kernels.AFTER:
-                x, which, kept = self._apply_pool(inner, table, layer.border)
+            if layer is not self.layers[-1] and layer.kind in _POOL_AFTER:
+                x, which, kept = self._apply_pool(inner, table, layer)
             elif layer is not self.layers[-1]:
                 x = self._apply(inner, table, layer.border)
             saved.append((before, weight, inner, table, which, kept))
@@ -103,7 +108,7 @@ class FastGradient:
             x, weight, *_ = saved[number]
             before, by_weight = self._convolve_back(grad, x, weight, layer.padding, only_weight=not number)
             name = f"{layer.convolution}.weight"
-            wider = layer.kind is kernels.GROUPS
+            wider = layer.kind in _IN_BLOCKS
             grads[name] = self._narrow(by_weight, parameters[name]) if wider else by_weight
             if number > lead:
                 inner, table, which, kept = saved[number - 1][2:]
@@ -211,13 +216,13 @@ class FastGradient:
         launch(kernels.apply_kernel, programs, x, table, out, n, **_name(border), **sizes)
         return out
 
-    def _apply_pool(self, x: Tensor, table: Tensor, border: Border) -> tuple[Tensor, Tensor, Tensor]:
-        h, w = border[:2]
+    def _apply_pool(self, x: Tensor, table: Tensor, layer: FusedLayer) -> tuple[Tensor, Tensor, Tensor]:
+        h, w = layer.border[:2]
         out, kept = (self._new(x, self.batch, h, w, x.shape[3]) for _ in range(2))
         which = self._new(x, *out.shape, kind=torch.int8)
         n = self.batch * h * w
         programs, sizes = self._cut(x, n, _TILE // 2)
-        launch(kernels.apply_pool_kernel, programs, x, table, out, which, kept, n, H=h, W=w, **sizes)
+        launch(kernels.apply_pool_kernel, programs, x, table, out, which, kept, n, KIND=layer.kind, H=h, W=w, **sizes)
         return out, which, kept
 
     def _back(
@@ -243,10 +248,11 @@ class FastGradient:
             kernels.PLACES.value: (2 * h, 2 * w, channels),
             kernels.GROUPS.value: (h, w, 4 * channels),
             kernels.AFTER.value: (2 * h, 2 * w, channels),
+            kernels.CORNERS.value: (h, w, 4 * channels),
         }
         out = self._new(x, self.batch, *shapes[layer.kind.value])
         # Four values of each window are read where a pool comes after.
-        programs, sizes = self._cut(x, n, _TILE // 2 if layer.kind is kernels.AFTER else _TILE)
+        programs, sizes = self._cut(x, n, _TILE // 2 if layer.kind in _POOL_AFTER else _TILE)
         sizes |= _name(layer.border) | {"KIND": layer.kind}
         given = x, kept, grad, table, means, x if which is None else which, out, n
         launch(kernels.back_kernel, programs, *given, **sizes)

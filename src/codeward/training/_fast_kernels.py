@@ -10,8 +10,9 @@ import triton.language as tl
 
 from codeward.training._kernel_functions import INVERSE, MEAN, SCALE, SHIFT, close_channels, distribute
 
-#: What batch norm reads: a convolution, a pool of four places or groups of channels, or what a pool reads after GELU.
-PLAIN, PLACES, GROUPS, AFTER = (tl.constexpr(kind) for kind in range(4))
+#: What batch norm reads: a convolution, a pool of four places or groups of channels, or what a pool of four places or
+#: groups reads after GELU; and a first layer.
+PLAIN, PLACES, GROUPS, AFTER, CORNERS, FIRST = (tl.constexpr(kind) for kind in range(6))
 
 
 @triton.jit
@@ -35,7 +36,7 @@ def _channels(B: tl.constexpr):
 @triton.jit
 def _window(i, corner, KIND: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
     """Where one of the four values of window ``i`` lies; windows are those of a pooled (H, W)."""
-    if KIND == GROUPS:
+    if KIND == GROUPS or KIND == CORNERS:  # noqa: SIM109 (Triton knows no `in`)
         return (i * 4 + corner) * C
     top = (i // W) * 2 + corner // 2
     return (top * 2 * W + (i % W) * 2 + corner % 2) * C
@@ -179,7 +180,7 @@ def apply_kernel(
 
 @triton.jit
 def apply_pool_kernel(
-    values, table, out, which, kept, n,
+    values, table, out, which, kept, n, KIND: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, B: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Largest of GELU of batch norm in each window of (2 H, 2 W), the first of equals; which, and of what value."""
@@ -189,7 +190,7 @@ def apply_pool_kernel(
     before = tl.zeros([P, B], tl.float32)
     chosen = tl.zeros([P, B], tl.int8)
     for corner in tl.static_range(4):
-        value = _load_window(values, i, corner, c, keep, H, W, C)
+        value = _load_window(values, i, corner, c, keep, KIND, H, W, C)
         z = value * _row(table, SCALE, c, C) + _row(table, SHIFT, c, C)
         share, _ = distribute(z)
         larger = z * share > best
@@ -207,8 +208,8 @@ def _normalise(value, table, c, C: tl.constexpr):
 
 
 @triton.jit
-def _load_window(values, i, corner, c, keep, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
-    at = _window(i, corner, PLACES, H, W, C)[:, None] + c[None, :]
+def _load_window(values, i, corner, c, keep, KIND: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
+    at = _window(i, corner, KIND, H, W, C)[:, None] + c[None, :]
     return tl.load(values + at, mask=keep, other=0.0).to(tl.float32)
 
 
@@ -280,8 +281,8 @@ def back_kernel(
         chosen = tl.load(which + at, mask=keep, other=0)
         for corner in tl.static_range(4):
             spread = tl.where(chosen == corner, result, 0.0)
-            if KIND == AFTER:
-                normal = _normalise(_load_window(values, i, corner, c, keep, H, W, C), table, c, C)
+            if KIND == AFTER or KIND == CORNERS:  # noqa: SIM109
+                normal = _normalise(_load_window(values, i, corner, c, keep, KIND, H, W, C), table, c, C)
                 spread = _centre(tl.where(chosen == corner, slope, 0.0), normal, table, means, c, C)
             place = out + _window(i, corner, KIND, H, W, C)[:, None] + c[None, :]
             tl.store(place, spread.to(out.dtype.element_ty), mask=keep)

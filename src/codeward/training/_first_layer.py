@@ -36,11 +36,19 @@ def _load_patches(
     images, i, there, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr, ONE: tl.constexpr
 ):
     """Return the 3x3 patches around places ``i``, zeros outside of the image; entry ONE is one, what follows zero."""
+    return _load_around(images, i // (H * W), (i // W) % H, i % W, there, H, W, C, K, ONE)
+
+
+@triton.jit
+def _load_around(
+    images, image, row, column, there,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr, ONE: tl.constexpr,
+):  # fmt: skip
     d = tl.arange(0, K)
-    y = ((i // W) % H)[:, None] + (d // (3 * C) - 1)[None, :]
-    x = (i % W)[:, None] + ((d // C) % 3 - 1)[None, :]
+    y = row[:, None] + (d // (3 * C) - 1)[None, :]
+    x = column[:, None] + ((d // C) % 3 - 1)[None, :]
     inside = there[:, None] & (d < ONE)[None, :] & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-    at = (((i // (H * W) * H)[:, None] + y) * W + x) * C + (d % C)[None, :]
+    at = ((image[:, None] * H + y) * W + x) * C + (d % C)[None, :]
     patch = tl.load(images + at, mask=inside, other=0.0)
     return tl.where(there[:, None] & (d == ONE)[None, :], 1.0, patch).to(patch.dtype)
 
@@ -104,23 +112,32 @@ def close_gram_kernel(
 @triton.jit
 def first_apply_kernel(
     images, weights, so, sc, sy, sx, table, out, n, P: tl.constexpr, B: tl.constexpr, F: tl.constexpr,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr, ONE: tl.constexpr,
+    BLOCKS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr, ONE: tl.constexpr,
 ):  # fmt: skip
-    """GELU of batch norm of the convolution."""
+    """GELU of batch norm of the convolution; in BLOCKS of 2x2 places and with a border of zeros, if asked."""
     i, o = tl.program_id(0) * P + tl.arange(0, P), tl.program_id(1) * B + tl.arange(0, B)
     there = i < n
-    patch = _load_patches(images, i, there, H, W, C, K, ONE)
+    inside = there
+    if BLOCKS:
+        wide: tl.constexpr = W // 2 + 1
+        block = i // 4
+        row, column = 2 * ((block // wide) % (H // 2 + 1)) + (i % 4) // 2 - 1, 2 * (block % wide) + i % 2 - 1
+        inside = there & (row >= 0) & (row < H) & (column >= 0) & (column < W)
+        patch = _load_around(images, block // (wide * (H // 2 + 1)), row, column, inside, H, W, C, K, ONE)
+    else:
+        patch = _load_patches(images, i, there, H, W, C, K, ONE)
     w = _load_weights(weights, o, so, sc, sy, sx, C, K, ONE)
     value = tl.dot(patch, w.to(patch.dtype), input_precision="ieee")
     z = value * _row_of(table, SCALE, o, F)[None, :] + _row_of(table, SHIFT, o, F)[None, :]
     share, _ = distribute(z)
-    tl.store(out + i[:, None] * F + o[None, :], (z * share).to(out.dtype.element_ty), mask=there[:, None])
+    result = tl.where(inside[:, None], z * share, 0.0).to(out.dtype.element_ty)
+    tl.store(out + i[:, None] * F + o[None, :], result, mask=there[:, None])
 
 
 @triton.jit
 def first_back_kernel(
     images, weights, so, sc, sy, sx, table, grad, partial, n,
-    P: tl.constexpr, T: tl.constexpr, B: tl.constexpr, F: tl.constexpr,
+    P: tl.constexpr, T: tl.constexpr, B: tl.constexpr, F: tl.constexpr, BLOCKS: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr, ONE: tl.constexpr,
 ):  # fmt: skip
     """Add up the outer products of patches and gradients before GELU, T tiles a program."""
@@ -134,7 +151,11 @@ def first_back_kernel(
         patch = _load_patches(images, i, there, H, W, C, K, ONE)
         z = tl.dot(patch, w.to(patch.dtype), input_precision="ieee") * scale + shift
         share, density = distribute(z)
-        incoming = tl.load(grad + i[:, None] * F + o[None, :], mask=there[:, None], other=0.0).to(tl.float32)
+        at = i
+        if BLOCKS:
+            y, x = (i // W) % H + 1, i % W + 1
+            at = (((i // (H * W)) * (H // 2 + 1) + y // 2) * (W // 2 + 1) + x // 2) * 4 + (y % 2) * 2 + x % 2
+        incoming = tl.load(grad + at[:, None] * F + o[None, :], mask=there[:, None], other=0.0).to(tl.float32)
         slope = incoming * (share + z * density)
         total = tl.dot(tl.trans(patch), slope.to(patch.dtype), total, input_precision="ieee")
     d = tl.arange(0, K)
@@ -177,12 +198,21 @@ class FirstLayer:
         Of batch norm.
     shape : tuple of int
         Batch, height, width and channels of the images.
+    in_blocks : bool
+        Give 2x2 blocks of places as channels, with a border of zeros on all sides: (batch, height / 2 + 1,
+        width / 2 + 1, 4 times the channels).
     """
 
     def __init__(
-        self, convolution: str, norm: str, eps: float, momentum: float, shape: tuple[int, int, int, int]
+        self,
+        convolution: str,
+        norm: str,
+        eps: float,
+        momentum: float,
+        shape: tuple[int, int, int, int],
+        in_blocks: bool,
     ) -> None:
-        self.convolution, self.norm = convolution, norm
+        self.convolution, self.norm, self.in_blocks = convolution, norm, in_blocks
         self.eps, self.momentum = eps, momentum
         self.shape = shape
         channels = shape[3]
@@ -205,10 +235,13 @@ class FirstLayer:
         given = partial, gram, weights, *weights.stride(), *norm, table, float(self.n), self.eps, self.momentum
         launch(close_gram_kernel, (outputs // _CLOSED,), *given, **self._close(parts, k, outputs))
         # 2. What is read next.
-        out = torch.empty(*self.shape[:3], outputs, dtype=images.dtype, device=device)
+        batch, high, wide = self.shape[:3]
+        size = (high // 2 + 1, wide // 2 + 1, 4 * outputs) if self.in_blocks else (high, wide, outputs)
+        out = torch.empty(batch, *size, dtype=images.dtype, device=device)
         blocks, cut = self._cut(outputs)
-        read = images, weights, *weights.stride(), table, out, self.n
-        launch(first_apply_kernel, (triton.cdiv(self.n, _PLACES), blocks), *read, **cut, **self.image)
+        n = out.numel() // outputs
+        read = images, weights, *weights.stride(), table, out, n
+        launch(first_apply_kernel, (triton.cdiv(n, _PLACES), blocks), *read, **cut, **self.image)
         return out, (images, gram, table)
 
     def back(self, grad: Tensor, saved: tuple[Tensor, ...], parameters: Named, grads: Named) -> None:
@@ -230,7 +263,7 @@ class FirstLayer:
     def _cut(self, outputs: int) -> tuple[int, dict[str, Any]]:
         """Return into how many blocks channels are cut, and what a program needs of it."""
         block = min(_BLOCK, outputs & -outputs)  # the largest power of two that divides them
-        return outputs // block, {"B": block, "F": outputs}
+        return outputs // block, {"B": block, "F": outputs, "BLOCKS": self.in_blocks}
 
     def _close(self, parts: int, columns: int, outputs: int) -> dict[str, Any]:
         """Return what closing sums of so many parts, a row of patches by so many columns each, needs."""

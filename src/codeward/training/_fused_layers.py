@@ -1,6 +1,6 @@
 """Which networks our GPU kernels know, and as which fused layers they compute them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -23,7 +23,8 @@ class FusedLayer:
     padding : int
         Zeros around what the convolution reads; none where the layer before has written them.
     kind : tl.constexpr
-        ``PLAIN``, ``PLACES`` or ``GROUPS`` (a pool before batch norm), ``AFTER`` (a pool after GELU).
+        ``PLAIN``, ``PLACES`` or ``GROUPS`` (a pool before batch norm), ``AFTER`` or ``CORNERS`` (a pool after GELU),
+        ``FIRST`` (a `FirstLayer`). ``GROUPS`` and ``CORNERS`` read and give 2x2 blocks of places as channels.
     border : tuple of int
         Size of what batch norm gives (of the pooled image, where a pool comes after), and the zeros around it that the
         next layer reads.
@@ -85,8 +86,15 @@ def _list_sequence(network: nn.Module, shape: tuple[int, int, int]) -> list[Fuse
         kind = kernels.AFTER if pools else kernels.PLAIN
         layers.append(FusedLayer(str(at), str(at + 1), 1, kind, (high, wide, 0, high, wide)))
         at += 3 + pools
-    last_pools = bool(layers) and layers[-1].kind is kernels.AFTER
-    return [] if last_pools or modules[-3].output_size not in (1, (1, 1)) else layers
+    if not layers or layers[-1].kind is kernels.AFTER or modules[-3].output_size not in (1, (1, 1)):
+        return []
+    # A first layer of few channels is computed anew in every pass. The next convolution still has few: with a pool, it
+    # and the pool's four corners are one convolution of 2x2 blocks of 2x2 places, as in `_list_stages`.
+    if modules[0].in_channels <= 4 and layers[0].kind is kernels.PLAIN and len(layers) > 1:
+        layers[0] = replace(layers[0], kind=kernels.FIRST)
+        if layers[1].kind is kernels.AFTER:
+            layers[1] = replace(layers[1], kind=kernels.CORNERS, padding=0)
+    return layers
 
 
 def _is_plain(convolution: Any, norm: Any, gelu: Any) -> bool:
