@@ -102,10 +102,10 @@ def compile_for_hopper(kernel, given, named):
 def test_every_launch_compiles_for_the_chip(name, shape, batch, monkeypatch, tmp_path):
     # The interpreter takes more than the compiler does.
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from codeward.training import _fast_gradient, _first_layer, _fused_layers, _warp_kernel
+    from codeward.training import _fast_gradient, _first_layers, _fused_layers, _warp_kernel
 
     launches = []
-    for module in (_fast_gradient, _first_layer, _warp_kernel):  # remembers how kernels start, and computes nothing
+    for module in (_fast_gradient, _first_layers, _warp_kernel):  # remembers how kernels start, and computes nothing
         monkeypatch.setattr(
             module, "launch", lambda kernel, programs, *given, **named: launches.append((kernel, given, named))
         )

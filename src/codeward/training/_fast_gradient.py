@@ -8,9 +8,9 @@ import triton
 from torch import Tensor, nn
 
 from codeward.training import _fast_kernels as kernels
-from codeward.training._first_layer import FirstLayer
+from codeward.training._fast_kernels import launch
+from codeward.training._first_layers import FirstLayer, narrow_kernel, stem_kernel, widen_kernel
 from codeward.training._fused_layers import Border, FusedLayer, find_head, find_module
-from codeward.training._kernel_functions import launch
 
 Named = dict[str, Tensor]
 #: Values, and channels at most, of a program that works value by value.
@@ -135,14 +135,14 @@ class FastGradient:
         blocks = self._new(images, self.batch, h + 1, w + 1, 4 * out)
         sizes: dict[str, Any] = {"H": high, "W": wide, "C": channels, "KP": 16, "F": out, "P": 128}
         sizes["FP"] = max(16, triton.next_power_of_2(out))
-        launch(kernels.stem_kernel, (triton.cdiv(n, 128),), images, weight, blocks, n, *weight.stride(), **sizes)
+        launch(stem_kernel, (triton.cdiv(n, 128),), images, weight, blocks, n, *weight.stride(), **sizes)
         return blocks
 
     def _widen(self, weight: Tensor) -> Tensor:
         out, channels = weight.shape[:2]
         wider = self._new(weight, 4 * out, 2, 2, 4 * channels)
         n = wider.numel()
-        launch(kernels.widen_kernel, (triton.cdiv(n, 512),), weight, wider, n, C=channels, F=out, P=512)
+        launch(widen_kernel, (triton.cdiv(n, 512),), weight, wider, n, C=channels, F=out, P=512)
         return wider.permute(0, 3, 1, 2)
 
     def _narrow(self, grad: Tensor, weight: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class FastGradient:
         narrow = torch.empty_like(weight)
         n = narrow.numel()
         flat = grad.permute(0, 2, 3, 1).contiguous()
-        launch(kernels.narrow_kernel, (triton.cdiv(n, 128),), flat, narrow, n, C=channels, F=out, P=128)
+        launch(narrow_kernel, (triton.cdiv(n, 128),), flat, narrow, n, C=channels, F=out, P=128)
         return narrow
 
     def _convolve(self, x: Tensor, weight: Tensor, padding: int) -> Tensor:

@@ -5,14 +5,75 @@ compiler. Sums are float32, their order is fixed by the shapes alone, and nothin
 depend on what runs beside it. A compiler's kernels move more bytes and spend most instructions on erf.
 """
 
+import os
+from typing import Any
+
 import triton
 import triton.language as tl
 
-from codeward.training._kernel_functions import INVERSE, MEAN, SCALE, SHIFT, close_channels, distribute
+#: Rows of what a batch norm is applied with: factor, offset, mean, one over the standard deviation.
+SCALE, SHIFT, MEAN, INVERSE = (tl.constexpr(row) for row in range(4))
 
 #: What batch norm reads: a convolution, a pool of four places or groups of channels, or what a pool of four places or
 #: groups reads after GELU; and a first layer.
 PLAIN, PLACES, GROUPS, AFTER, CORNERS, FIRST = (tl.constexpr(kind) for kind in range(6))
+
+
+#: Triton's interpreter, in which tests run these kernels on a CPU, knows no assembler.
+_ASSEMBLES = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
+
+
+@triton.jit
+def _exp2(x):
+    """Return 2 to the power of ``x``; below 1e-38 it is 0, which saves four instructions."""
+    if _ASSEMBLES:
+        return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    return tl.exp2(x)
+
+
+@triton.jit
+def _invert(x):
+    """1 / x for x from 1 on."""
+    if _ASSEMBLES:
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    return 1.0 / x
+
+
+@triton.jit
+def distribute(z):
+    """Return the normal distribution function and density, exact to 1.5e-7 (Abramowitz and Stegun 7.1.26).
+
+    GELU is z times the first, its slope the first plus z times the second.
+    """
+    power = _exp2(-0.7213475204444817 * z * z)
+    t = _invert(1.0 + 0.23164190 * tl.abs(z))
+    sums = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
+    tail = power * sums
+    return tl.where(z > 0, 1.0 - tail, tail), 0.3989422804014327 * power
+
+
+@triton.jit
+def close_channels(
+    first, second, weight, bias, running_mean, running_var, table, count, eps, momentum, c, C: tl.constexpr
+):
+    """From sums of values and squares of channels ``c`` to what batch norm is applied with; move its running values."""
+    mean = first / count
+    variance = tl.maximum(second / count - mean * mean, 0.0)
+    inverse = 1.0 / tl.sqrt(variance + eps)
+    scale = tl.load(weight + c) * inverse
+    tl.store(table + SCALE * C + c, scale)
+    tl.store(table + SHIFT * C + c, tl.load(bias + c) - mean * scale)
+    tl.store(table + MEAN * C + c, mean)
+    tl.store(table + INVERSE * C + c, inverse)
+    before = tl.load(running_mean + c)
+    tl.store(running_mean + c, before + momentum * (mean - before))
+    before = tl.load(running_var + c)
+    tl.store(running_var + c, before + momentum * (variance * (count / (count - 1.0)) - before))
+
+
+def launch(kernel: Any, programs: tuple[int, ...], *given: Any, **named: Any) -> None:
+    """Start a kernel, with fused multiply-adds in so many words: releases of Triton differ in their default."""
+    kernel[programs](*given, **named, enable_fp_fusion=True)
 
 
 @triton.jit
@@ -48,55 +109,6 @@ def _keep_sums(partial, first, second, c, C: tl.constexpr):
     here = partial + tl.program_id(0) * 2 * C + c
     tl.store(here, tl.sum(first, 0))
     tl.store(here + C, tl.sum(second, 0))
-
-
-@triton.jit
-def stem_kernel(
-    images, kernel, out, n, so, sc, sy, sx, P: tl.constexpr,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, F: tl.constexpr, FP: tl.constexpr,
-):  # fmt: skip
-    """GELU of the whitening convolution to (H, W), zeros around, as (batch, H // 2 + 1, W // 2 + 1, 4 places, F)."""
-    i, there = _rows(n, P)
-    wide: tl.constexpr = W // 2 + 1
-    block = i // 4
-    y = 2 * ((block // wide) % (H // 2 + 1)) + (i % 4) // 2 - 1
-    x = 2 * (block % wide) + i % 2 - 1
-    image = block // (wide * (H // 2 + 1))
-    inside = there & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-    d, o = tl.arange(0, KP), tl.arange(0, FP)
-    dy, dx, c = d // (2 * C), (d // C) % 2, d % C
-    at = (((image * (H + 1) + y) * (W + 1) + x) * C)[:, None] + ((dy * (W + 1) + dx) * C + c)[None, :]
-    patch = tl.load(images + at, mask=inside[:, None] & (d < 4 * C)[None, :], other=0.0)
-    at = (dy * sy + dx * sx + c * sc)[:, None] + (o * so)[None, :]
-    weight = tl.load(kernel + at, mask=(d < 4 * C)[:, None] & (o < F)[None, :], other=0.0)
-    kind = out.dtype.element_ty
-    total = tl.dot(patch.to(kind), weight.to(kind), input_precision="ieee")
-    share, _ = distribute(total)
-    tl.store(out + i[:, None] * F + o[None, :], (total * share).to(kind), mask=there[:, None] & (o < F)[None, :])
-
-
-@triton.jit
-def widen_kernel(weights, out, n, C: tl.constexpr, F: tl.constexpr, P: tl.constexpr):
-    """Write a 3x3 convolution at a window's corners as one of 2x2 blocks: (4, F, 2, 2, 4, C) of (F, 3, 3, C)."""
-    i, there = _rows(n, P)
-    c, place, block, row = i % C, (i // C) % 4, (i // (4 * C)) % 4, i // (16 * C)
-    corner, o = row // F, row % F
-    ky, kx = 2 * (block // 2) + place // 2 - corner // 2, 2 * (block % 2) + place % 2 - corner % 2
-    known = there & (ky >= 0) & (ky < 3) & (kx >= 0) & (kx < 3)
-    tl.store(out + i, tl.load(weights + (o * 9 + ky * 3 + kx) * C + c, mask=known, other=0.0), mask=there)
-
-
-@triton.jit
-def narrow_kernel(grad, out, n, C: tl.constexpr, F: tl.constexpr, P: tl.constexpr):
-    """Return the gradient by what `widen_kernel` reads, from that by what it writes."""
-    i, there = _rows(n, P)
-    c, tap, o = i % C, (i // C) % 9, i // (9 * C)
-    total = tl.zeros([P], tl.float32)
-    for corner in tl.static_range(4):
-        y, x = tap // 3 + corner // 2, tap % 3 + corner % 2
-        at = (((corner * F + o) * 4 + (y // 2) * 2 + x // 2) * 4 + (y % 2) * 2 + x % 2) * C + c
-        total += tl.load(grad + at, mask=there, other=0.0).to(tl.float32)
-    tl.store(out + i, total.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit

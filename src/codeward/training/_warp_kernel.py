@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from codeward.training import _device_batches as batches
-from codeward.training._kernel_functions import launch
+from codeward.training._fast_kernels import launch
 
 #: Pixels, at most, of an image: all are in the registers of one program.
 LARGEST = 64 * 64

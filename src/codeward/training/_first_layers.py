@@ -1,9 +1,12 @@
-"""The first layer of a network on a GPU: a 3x3 convolution of an image's few channels, batch norm and GELU.
+"""GPU kernels (Triton) for the first layers of networks, in which channels are few.
 
-A library's convolution pays for channels that are not there, and what it gives is many times larger than the image.
-Here it is never kept: every pass computes it anew from the image, nine products a value. What batch norm needs of it
-follows from sums over the image alone. With p the 3x3 patch at a place, and a one as its last entry, w a channel's
-weights and G = sum p p^T:
+A convolution of few channels and a pool's four corners are one convolution of 2x2 blocks of 2x2 places: `stem_kernel`
+writes such blocks, `widen_kernel` its weights.
+
+`FirstLayer`, a 3x3 convolution, batch norm and GELU: a library's convolution pays for channels that are not there, and
+what it gives is many times larger than the image. Here it is never kept: every pass computes it anew, nine products a
+value. What batch norm needs of it follows from sums over the image alone. With p the 3x3 patch at a place, a one as its
+last entry, w a channel's weights and G = sum p p^T:
 
     sum v = w G[:, one],    sum v^2 = w G w,    for v = w p
 
@@ -21,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from codeward.training._kernel_functions import INVERSE, MEAN, SCALE, SHIFT, close_channels, distribute, launch
+from codeward.training._fast_kernels import INVERSE, MEAN, SCALE, SHIFT, close_channels, distribute, launch
 
 Named = dict[str, Tensor]
 
@@ -29,6 +32,62 @@ Named = dict[str, Tensor]
 _PLACES, _GRAM_TILES, _BACK_TILES = 128, 8, 3
 #: Channels, at most, of a program; of one that closes sums, and how many numbers that adds at a time.
 _BLOCK, _CLOSED, _TOGETHER = 32, 4, 4096
+
+
+@triton.jit
+def _find_place(i, there, H: tl.constexpr, W: tl.constexpr):
+    """Return image, row and column of place ``i`` in blocks of 2x2 places with a border, and whether it is inside."""
+    wide: tl.constexpr = W // 2 + 1
+    block = i // 4
+    y, x = 2 * ((block // wide) % (H // 2 + 1)) + (i % 4) // 2 - 1, 2 * (block % wide) + i % 2 - 1
+    return block // (wide * (H // 2 + 1)), y, x, there & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+
+
+@triton.jit
+def stem_kernel(
+    images, kernel, out, n, so, sc, sy, sx, P: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, F: tl.constexpr, FP: tl.constexpr,
+):  # fmt: skip
+    """GELU of the whitening convolution to (H, W), zeros around, as (batch, H // 2 + 1, W // 2 + 1, 4 places, F)."""
+    i = tl.program_id(0) * P + tl.arange(0, P)
+    there = i < n
+    image, y, x, inside = _find_place(i, there, H, W)
+    d, o = tl.arange(0, KP), tl.arange(0, FP)
+    dy, dx, c = d // (2 * C), (d // C) % 2, d % C
+    at = (((image * (H + 1) + y) * (W + 1) + x) * C)[:, None] + ((dy * (W + 1) + dx) * C + c)[None, :]
+    patch = tl.load(images + at, mask=inside[:, None] & (d < 4 * C)[None, :], other=0.0)
+    at = (dy * sy + dx * sx + c * sc)[:, None] + (o * so)[None, :]
+    weight = tl.load(kernel + at, mask=(d < 4 * C)[:, None] & (o < F)[None, :], other=0.0)
+    kind = out.dtype.element_ty
+    total = tl.dot(patch.to(kind), weight.to(kind), input_precision="ieee")
+    share, _ = distribute(total)
+    tl.store(out + i[:, None] * F + o[None, :], (total * share).to(kind), mask=there[:, None] & (o < F)[None, :])
+
+
+@triton.jit
+def widen_kernel(weights, out, n, C: tl.constexpr, F: tl.constexpr, P: tl.constexpr):
+    """Write a 3x3 convolution at a window's corners as one of 2x2 blocks: (4, F, 2, 2, 4, C) of (F, 3, 3, C)."""
+    i = tl.program_id(0) * P + tl.arange(0, P)
+    there = i < n
+    c, place, block, row = i % C, (i // C) % 4, (i // (4 * C)) % 4, i // (16 * C)
+    corner, o = row // F, row % F
+    ky, kx = 2 * (block // 2) + place // 2 - corner // 2, 2 * (block % 2) + place % 2 - corner % 2
+    known = there & (ky >= 0) & (ky < 3) & (kx >= 0) & (kx < 3)
+    tl.store(out + i, tl.load(weights + (o * 9 + ky * 3 + kx) * C + c, mask=known, other=0.0), mask=there)
+
+
+@triton.jit
+def narrow_kernel(grad, out, n, C: tl.constexpr, F: tl.constexpr, P: tl.constexpr):
+    """Return the gradient by what `widen_kernel` reads, from that by what it writes."""
+    i = tl.program_id(0) * P + tl.arange(0, P)
+    there = i < n
+    c, tap, o = i % C, (i // C) % 9, i // (9 * C)
+    total = tl.zeros([P], tl.float32)
+    for corner in tl.static_range(4):
+        y, x = tap // 3 + corner // 2, tap % 3 + corner % 2
+        at = (((corner * F + o) * 4 + (y // 2) * 2 + x // 2) * 4 + (y % 2) * 2 + x % 2) * C + c
+        total += tl.load(grad + at, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + i, total.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -119,11 +178,8 @@ def first_apply_kernel(
     there = i < n
     inside = there
     if BLOCKS:
-        wide: tl.constexpr = W // 2 + 1
-        block = i // 4
-        row, column = 2 * ((block // wide) % (H // 2 + 1)) + (i % 4) // 2 - 1, 2 * (block % wide) + i % 2 - 1
-        inside = there & (row >= 0) & (row < H) & (column >= 0) & (column < W)
-        patch = _load_around(images, block // (wide * (H // 2 + 1)), row, column, inside, H, W, C, K, ONE)
+        image, row, column, inside = _find_place(i, there, H, W)
+        patch = _load_around(images, image, row, column, inside, H, W, C, K, ONE)
     else:
         patch = _load_patches(images, i, there, H, W, C, K, ONE)
     w = _load_weights(weights, o, so, sc, sy, sx, C, K, ONE)
