@@ -1,7 +1,7 @@
 """The decoders fitted on clean inputs: on class scores, and on hard votes where there are none."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -25,16 +25,18 @@ from codeward.decoding.soft._explanations import (
 from codeward.decoding.soft._fitting import (
     FAMILIES,
     QUIET,
+    ROUNDING,
     UNEVEN_SUCCESS,
     Family,
     Material,
     check_settings,
     overwrite_scores,
     overwrite_votes,
+    quieten,
     tune,
 )
 from codeward.decoding.soft._learners import N_FOLDS, cross_calibrate
-from codeward.decoding.soft._opinions import Tuned, give_verdicts, split_chunks, sum_labels
+from codeward.decoding.soft._opinions import Tuned, choose_threshold, give_verdicts, split_chunks, sum_labels
 
 
 class FittedDecoder:
@@ -131,6 +133,12 @@ class FittedDecoder:
             self.false_alarm_rate,
             generator,
         )
+        # Inputs with equal votes pass the threshold together or not at all, and a large group may do so in the end that
+        # did not in its fold: the fitted decoder itself may not flag too many of them either.
+        evidence, inverse = self._weigh(inputs)
+        gaps = quieten(sum_labels(evidence, self.explanations_, self.tuned_.ratios).gap[inverse], votes)
+        own = choose_threshold(gaps, self.false_alarm_rate) + ROUNDING
+        self.tuned_ = replace(self.tuned_, threshold=max(self.tuned_.threshold, own))
 
     def _weigh(self, observed: ArrayLike) -> tuple[ModelEvidence, NDArray[np.int64]]:
         """Evidence of distinct inputs, and where each input's is, shape (N,)."""

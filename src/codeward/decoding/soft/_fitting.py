@@ -187,6 +187,8 @@ ATTACKS_EACH = 30
 MOST_CHECKS = 4000
 #: Fewest simulated attacks of a kind that is compared for itself.
 LEAST_KIND = 40
+#: Log odds by which a threshold is above the gap that it is set on: a gap must not pass it by rounding.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -264,8 +266,7 @@ def tune(
     strata = sort_attacks(attacks, explanations, attacked)
 
     # 3. The alarm.
-    # Inputs on which all models agree are no alarms, whatever is said of them.
-    gaps = np.where(have_agreed(material.votes), of_clean.gap.min(), of_clean.gap)
+    gaps = quieten(of_clean.gap, material.votes)
     threshold = choose_threshold(gaps, false_alarm_rate)
 
     # 4. The label, on clean inputs and each kind of attack.
@@ -277,6 +278,11 @@ def tune(
     parts = [gather(of_clean, material.votes, labels, quiet)]
     parts += [gather(of_attacked, attacked.votes, labels[attacks.rows], np.flatnonzero(stratum)) for stratum in strata]
     return Tuned(ratios, threshold, fit_pool(parts))
+
+
+def quieten(gaps: NDArray[np.float64], votes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Give inputs on which all models agree the least gap there is: they are no alarms, whatever is said of them."""
+    return np.where(have_agreed(votes), gaps.min(), gaps)
 
 
 def _sum_held_out(
