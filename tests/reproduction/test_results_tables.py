@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from codeward.reproduction._grid_folder import open_grid
-from codeward.reproduction._grid_report import collect_tables, write_tables
+from codeward.reproduction._grid_report import _list_tiles, _tell_story, collect_tables, write_tables
 
 STORED = Path(__file__).parents[2] / "results"
 
@@ -27,3 +27,16 @@ def test_every_stored_study_has_its_record(grid):
     for run in grid.runs:
         cells = {(record["repeat"], record["n_attackers"]) for record in run.records}
         assert {(study["repeat"], study["n_attackers"]) for study in run.studies} <= cells, run.path
+
+
+def test_the_page_opens_with_the_best_models_and_decoder(grid):
+    story = "\n".join(_tell_story(grid))
+    assert (
+        "CIFAR-10, modern recipe, IID: with 3 of 12 users attacking the calibrated decoder is right on 91.8%" in story
+    )
+    assert "CIFAR-10, IID: with 3 of 12 users attacking the paper's decoder is right on 85.6%" in story
+    assert [(words.split(":")[0], value[:5]) for words, value, _ in _list_tiles(grid)] == [
+        ("CIFAR-10, modern recipe, IID", "99.6%"),
+        ("15 models, 3 attackers", "10.3%"),
+        ("15 models, 3 attackers", "91.8%"),
+    ]

@@ -21,6 +21,7 @@ from codeward._files import write_text_atomic
 from codeward.reproduction._grid_folder import (
     Grid,
     GridRun,
+    list_calibrated,
     list_certified,
     list_records,
     list_shares,
@@ -86,9 +87,7 @@ def _count_rate(run: GridRun, attackers: int, rate: float, field: str) -> Found:
 def _count_calibrated(run: GridRun, attackers: int, figure: str = "right", inputs: str = "all") -> Found:
     """Right labels or alarms of the run's own decoder: on clean inputs, or on the triggered ones of every group."""
     records = [record for record in list_records(run, attackers) if "decoder" in record["figures"]]
-    parts = [record["figures"]["decoder"] for record in records]
-    found = [group[inputs] for part in parts for group in part["groups"]] if attackers else [p["clean"] for p in parts]
-    return _take([share[figure] for share in found]), [record["repeat"] for record in records]
+    return _take(list_calibrated(run, attackers, figure, inputs)), [record["repeat"] for record in records]
 
 
 #: Ways to compute a figure, by name.
