@@ -42,7 +42,7 @@ def test_votes_may_be_made_here_and_counted_there(tmp_path, capsys):
     assert main([*some, "--votes-only"]) == 0
     assert "4 of 4 cells have votes, 0 are recorded" in capsys.readouterr().out
     assert not (tmp_path / "digits-iid-split/c/records").exists()
-    assert main([*some, "--count-only", "--no-studies"]) == 0
+    assert main([*some, "--count-only", "--no-studies", "--jobs", "2"]) == 0
     assert "4 are recorded" in capsys.readouterr().out
     assert not (tmp_path / "digits-iid-split/c/studies").exists()
 

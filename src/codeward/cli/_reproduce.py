@@ -47,7 +47,7 @@ def reproduce(
     data_dir: Path = typer.Option(None, "--data-dir", help="Where the data sets are; else CODEWARD_DATA."),
     scores: bool = typer.Option(False, "--scores", help="Keep class scores in the vote files once counted (large)."),
     jobs: int = typer.Option(
-        None, "--jobs", min=1, help="Processes that count cells while others train; on a GPU half of the cores."
+        None, "--jobs", min=1, help="Processes that count cells, beside the training too; on a GPU half of the cores."
     ),
     without_scores: bool = typer.Option(False, "--drop-scores", help="pack: class scores too, by leaving them out."),
     pool: int = typer.Option(1, "--pool", min=1, help="Repeats whose models train together: fewer starts of a GPU."),
@@ -122,14 +122,14 @@ def reproduce(
     # The decoder of the modern recipe reads class scores: they are there until a cell is counted.
     read = scores or (recipe == "modern" and not votes_only)
     try:
-        if not count_only:
-            counters = CellCounters(jobs or _count_jobs(), studies, smoke, scores, shown)
-            with counters, open_cluster(engine, address) as cluster:
+        with CellCounters(jobs or _count_jobs(), studies, smoke, scores or count_only, shown) as counters:
+            for planned in () if votes_only else plan_cells(runs, folder):
+                if planned.is_cut_off:
+                    counters.submit(planned)
+            if not count_only:
                 voted = None if votes_only else counters.submit
-                for planned in plan_cells(runs, folder) if voted else ():
-                    if planned.is_cut_off:
-                        counters.submit(planned)
-                vote_grid(runs, folder, place, shown, read, cluster, data_dir, voted, pool)
+                with open_cluster(engine, address) as cluster:
+                    vote_grid(runs, folder, place, shown, read, cluster, data_dir, voted, pool)
         recorded = 0 if votes_only else sum(1 for _ in count_grid(runs, folder, shown))
         if studies and not votes_only:
             study_grid(runs, folder, shown, smoke)
