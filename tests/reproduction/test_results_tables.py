@@ -1,5 +1,6 @@
 """The tables in the repository are what the records in the repository say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,8 @@ def test_the_page_opens_with_the_best_models_and_decoder(grid):
         ("15 models, 3 attackers", "10.3%"),
         ("15 models, 3 attackers", "91.8%"),
     ]
+
+
+def test_a_grid_of_uneven_data_alone_has_headline_figures_too(grid):
+    uneven = replace(grid, runs=[run for run in grid.runs if run.path == "cifar10-alpha1-modern/c"])
+    assert _list_tiles(uneven)[0][0] == "CIFAR-10, modern recipe, alpha = 1: trigger works in hit models"

@@ -306,12 +306,12 @@ def _tell_story(grid: Grid) -> list[str]:
     for run in usual:
         if run.code_name == "c" and top and (right := list_shares(run, top, "bayes")):
             vote, of = sum_up_shares(list_shares(run, top, "plurality"))
-            paper = f"the paper's decoder is right on {sum_up_shares(right)[0]} of triggered inputs"
+            said = f"the paper's decoder is right on {sum_up_shares(right)[0]} of triggered inputs"
             if own := list_calibrated(run, top):
                 said = f"the calibrated decoder is right on {sum_up_shares(own)[0]} of triggered inputs"
-                paper = f"{said}, the paper's on {sum_up_shares(right)[0]}"
+                said += f", the paper's on {sum_up_shares(right)[0]}"
             told.append(
-                f"{run.setting.name}: with {top} of {run.code.n_users} users attacking {paper} and a plain vote on "
+                f"{run.setting.name}: with {top} of {run.code.n_users} users attacking {said} and a plain vote on "
                 f"{vote} ({run.code.n_models} models of {run.code.row_weight} users, {of})."
             )
     named: set[str] = set()
@@ -333,7 +333,8 @@ def _tell_story(grid: Grid) -> list[str]:
 def _list_tiles(grid: Grid) -> list[tuple[str, str, str]]:
     """Return the headline figures: the largest attack on code c, if possible with a decoder fitted to its models."""
     tiles, top = [], max(grid.sizes)
-    usual = [run for run in grid.pick(["c"]) if run.setting.split == "IID"]
+    there = grid.pick(["c"])
+    usual = [run for run in there if run.setting.split == "IID"] or there
     modern = [run for run in usual if list_calibrated(run, top)]
     for run in modern[-1:] or usual[:1]:
         if hit := list_success(run, top):

@@ -11,6 +11,7 @@ from codeward.reproduction._grid_folder import (
     GridRun,
     Record,
     describe_setting,
+    list_calibrated,
     list_common,
     list_records,
     list_shares,
@@ -179,10 +180,10 @@ def tabulate_calibrated(grid: Grid) -> Table:
             kept = "other_labels" if size else "all"
             cells = [
                 *(share_cell(list_shares(run, size, name, repeats=repeats)) for name in ("plurality", "bayes")),
-                share_cell([part["all"]["right"] for part in parts]),
+                share_cell(list_calibrated(run, size)),
                 share_cell(known),
                 share_cell(list_shares(run, size, "alarms", kept, repeats)),
-                share_cell([part[kept]["alarms"] for part in parts]),
+                share_cell(list_calibrated(run, size, "alarms", kept)),
             ]
             groups.setdefault(run.setting.name, []).append((TableEntry(f"{run.code_name}, {size}"), *cells))
     heads = ("vote right", "paper's decoder right", "calibrated right", "unreached models' vote")
