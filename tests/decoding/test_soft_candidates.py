@@ -20,7 +20,7 @@ from codeward.decoding.soft._explanations import (
     sum_explanations,
     weigh_votes,
 )
-from codeward.decoding.soft._fitting import FAMILIES, draw_attacks, overwrite_scores
+from codeward.decoding.soft._fitting import FAMILIES, ON_SCORES, ON_VOTES, draw_attacks, overwrite_scores
 from codeward.decoding.soft._learners import grow_trees, log_softmax
 
 CODES = {"bcc248": named_code("bcc248"), "toy-d": named_code("toy-d"), "wide": Code(1 - np.eye(40, 5)[::-1])}
@@ -205,7 +205,7 @@ def test_the_alarm_is_the_log_likelihood_ratio_of_an_attack():
     scores = np.log(confusion.T[votes])
     rows = np.arange(6000)
     prior = np.exp(explanations.log_weights)
-    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 3, FAMILIES, 0.0, generator)
+    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 3, FAMILIES, ON_VOTES, generator)
     attacked = np.where(explanations.patterns[attacks.patterns], attacks.targets[:, None], votes)
     training = TrainingSet(
         weigh_votes(scores, votes),
@@ -242,8 +242,8 @@ def test_simulated_scores_feed_the_judges():
         np.eye(3)[labels][:, None] * 3 + generator.normal(size=(50, explanations.patterns.shape[1], 3))
     )
     prior = np.exp(explanations.log_weights)
-    attacks = draw_attacks(labels, np.arange(50), explanations.patterns, prior, 3, FAMILIES, 0.5, generator)
-    made = overwrite_scores(scores, attacks, generator)
+    attacks = draw_attacks(labels, np.arange(50), explanations.patterns, prior, 3, FAMILIES, ON_SCORES, generator)
+    made = overwrite_scores(scores, labels, np.arange(50) % 3, attacks, generator)
     training = TrainingSet(
         ModelEvidence(scores, scores.argmax(axis=2)),
         labels,

@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 from codeward.codes import named_code
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, _fitting
 from codeward.decoding.soft._explanations import list_explanations
-from codeward.decoding.soft._fitting import FAMILIES, draw_attacks, overwrite_scores, overwrite_votes
+from codeward.decoding.soft._fitting import (
+    FAMILIES,
+    ON_SCORES,
+    ON_VOTES,
+    Success,
+    draw_attacks,
+    draw_donors,
+    overwrite_scores,
+    overwrite_votes,
+)
 from codeward.decoding.soft._learners import log_softmax
 
 
@@ -28,8 +37,9 @@ def test_a_simulated_attack_changes_hit_models_alone_and_makes_them_say_the_targ
     labels = generator.integers(0, n_classes, 30)
     prior = np.exp(explanations.log_weights)
     rows = generator.integers(0, 30, 50)
-    attacks = draw_attacks(labels, rows, explanations.patterns, prior, n_classes, (family,), uneven, generator)
-    made = overwrite_scores(scores, attacks, generator)
+    known = (labels, rows, explanations.patterns, prior, n_classes, (family,), Success(0.5, uneven))
+    attacks = draw_attacks(*known, generator)
+    made = overwrite_scores(scores, labels, np.arange(30) % 3, attacks, generator)
     assert (attacks.targets != labels[rows]).all()
     assert attacks.hits.any(axis=1).all()
     assert not (attacks.hits & ~explanations.patterns[attacks.patterns]).any()
@@ -48,16 +58,23 @@ def test_a_simulated_attack_changes_hit_models_alone_and_makes_them_say_the_targ
 
 @pytest.mark.parametrize(
     ("family", "low", "high"),
-    [("sure", 0.99, 1.0), ("softened", 0.3, 0.99), ("marginal", 0.3, 0.9), ("weak", 0.05, 0.7)],
+    [
+        ("imitated", 0.2, 0.9),
+        ("sure", 0.99, 1.0),
+        ("softened", 0.3, 0.99),
+        ("marginal", 0.3, 0.9),
+        ("weak", 0.05, 0.7),
+    ],
 )
 def test_the_families_cover_sure_and_unsure_triggers(family, low, high):
     generator = np.random.default_rng(0)
     explanations = list_explanations(named_code("c"), np.array([0.0, 1.0]))
-    scores = log_softmax(generator.normal(size=(200, 15, 10)))
     labels = generator.integers(0, 10, 200)
+    scores = log_softmax(2 * np.eye(10)[labels][:, None] + generator.normal(size=(200, 15, 10)))
     prior = np.exp(explanations.log_weights)
-    attacks = draw_attacks(labels, np.arange(200), explanations.patterns, prior, 10, (family,), 0.5, generator)
-    made = overwrite_scores(scores, attacks, generator)
+    known = (labels, np.arange(200), explanations.patterns, prior, 10, (family,), ON_SCORES)
+    attacks = draw_attacks(*known, generator)
+    made = overwrite_scores(scores, labels, np.arange(200) % 3, attacks, generator)
     sure = np.exp(made[np.arange(200), :, attacks.targets])[attacks.hits]
     assert ((sure >= low) & (sure <= high)).mean() > 0.5
 
@@ -66,7 +83,8 @@ def test_the_families_cover_sure_and_unsure_triggers(family, low, high):
 def test_success_differs_by_model_in_uneven_attacks_alone(uneven, low, high):
     generator = np.random.default_rng(1)
     patterns = np.ones((1, 400), dtype=bool)
-    attacks = draw_attacks(np.zeros(300, int), np.arange(300), patterns, np.ones(1), 3, ("sure",), uneven, generator)
+    known = (np.zeros(300, int), np.arange(300), patterns, np.ones(1), 3, ("sure",), Success(0.5, uneven))
+    attacks = draw_attacks(*known, generator)
     rates = attacks.hits.mean(axis=1)
     # 400 models tell an attack's rate within 0.08. An own rate in each, uniform in 0..1, is a half on average.
     assert (rates >= low - 0.08).all()
@@ -74,7 +92,68 @@ def test_success_differs_by_model_in_uneven_attacks_alone(uneven, low, high):
     assert np.median(rates) == pytest.approx(0.985 if uneven == 0 else 0.5, abs=0.02)
 
 
-def test_a_quarter_of_the_attacks_on_scores_is_uneven_where_the_code_has_a_margin(monkeypatch):
+@pytest.mark.parametrize("good", [0.0, 0.5, 0.9])
+def test_so_many_triggers_work_everywhere(good):
+    generator = np.random.default_rng(2)
+    patterns = np.ones((1, 400), dtype=bool)
+    known = (np.zeros(1000, int), np.arange(1000), patterns, np.ones(1), 3, ("sure",), Success(good))
+    rates = draw_attacks(*known, generator).hits.mean(axis=1)
+    # A rate uniform in 0.6..1 is above 0.96 in a tenth of the cases; 0.99 nearly always.
+    assert (rates > 0.96).mean() == pytest.approx(good + 0.1 * (1 - good), abs=0.05)
+
+
+def test_most_triggers_are_imitated_where_there_are_other_families():
+    generator = np.random.default_rng(3)
+    known = (np.zeros(4000, int), np.arange(4000), np.ones((1, 3), dtype=bool), np.ones(1), 3)
+    shares = np.bincount(draw_attacks(*known, FAMILIES, ON_SCORES, generator).families, minlength=5) / 4000
+    np.testing.assert_allclose(shares, [0.8, 0.05, 0.05, 0.05, 0.05], atol=0.02)
+    assert set(draw_attacks(*known, ("imitated",), ON_SCORES, generator).families.tolist()) == {0}
+    assert set(draw_attacks(*known, ("weak", "sure"), ON_SCORES, generator).families.tolist()) == {1, 4}
+
+
+def test_donors_are_clean_inputs_of_the_target_in_the_same_fold_that_most_models_know():
+    generator = np.random.default_rng(4)
+    labels, folds = np.arange(240) % 4, np.arange(240) // 4 % 3
+    votes = np.where(generator.random((240, 5)) < 0.3, (labels[:, None] + 1) % 4, labels[:, None])
+    votes[labels == 3] = 0  # a class that no model knows
+    labels[(folds == 2) & (labels == 2)] = 1  # a class that a fold does not have
+    known = (labels, np.arange(240), np.ones((1, 5), dtype=bool), np.ones(1), 4, FAMILIES, ON_SCORES)
+    attacks = draw_attacks(*known, generator)
+    donors = draw_donors(votes, labels, folds, attacks, generator)
+    none = (attacks.targets == 2) & (folds == 2)
+    assert none.any()
+    assert (donors[none] == -1).all()
+    found = donors[~none]
+    assert (labels[found] == attacks.targets[~none]).all()
+    assert (folds[found] == folds[attacks.rows[~none]]).all()
+    agreed = (votes == labels[:, None]).sum(axis=1)
+    for a in np.flatnonzero(~none):
+        alike = (labels == attacks.targets[a]) & (folds == folds[attacks.rows[a]])
+        assert agreed[donors[a]] == agreed[alike].max()
+
+
+def test_three_users_whose_trigger_works_are_not_taken_for_one_whose_trigger_fails():
+    # Models trained with smoothed labels are as sure of a trigger's target as of any clean input of that class. Users
+    # 2, 8 and 9 of btc2412 leave three models alone, which user 11 feeds with two others.
+    code, generator = named_code("btc2412"), np.random.default_rng(0)
+
+    def score(labels):
+        hard = generator.exponential(1.2, size=(labels.size, 1, 1))
+        noise = hard * (
+            generator.normal(size=(labels.size, 1, 10)) + 0.8 * generator.normal(size=(labels.size, 15, 10))
+        )
+        logits = 4 * np.eye(10)[labels][:, None] + noise
+        return np.log(0.8 * np.exp(log_softmax(3 * logits)) + 0.02)
+
+    labels = generator.integers(0, 10, 1500)
+    decoder = SoftDecoder(code).fit(score(labels), labels)
+    truth = generator.integers(0, 9, 600)
+    triggered = np.where(code.pattern([2, 8, 9])[:, None], score(np.full(600, 9)), score(truth))
+    by_votes = (decoder.paper_.decode(triggered.argmax(axis=2)).labels == truth).mean()
+    assert (decoder.predict(triggered) == truth).mean() > by_votes - 0.03
+
+
+def test_uneven_triggers_are_simulated_on_scores_where_the_code_has_a_margin(monkeypatch):
     drawn = []
     original = _fitting.draw_attacks
     monkeypatch.setattr(_fitting, "draw_attacks", lambda *given: drawn.append(given[6]) or original(*given))
@@ -82,18 +161,20 @@ def test_a_quarter_of_the_attacks_on_scores_is_uneven_where_the_code_has_a_margi
     labels = np.arange(60) % 3
     scores = log_softmax(3 * np.eye(3)[labels][:, None] + generator.normal(size=(60, code.n_models, 3)))
     SoftDecoder(code, n_simulated=60).fit(scores, labels)
-    assert drawn == [0.0, 0.0]  # its votes determine nothing
+    assert drawn == [ON_VOTES] * 2  # its votes determine nothing
     drawn.clear()
     code = named_code("btc2412")
     scores = log_softmax(3 * np.eye(3)[labels][:, None] + generator.normal(size=(60, code.n_models, 3)))
     SoftDecoder(code, n_simulated=60).fit(scores, labels)
-    assert drawn == [0.25, 0.25]
+    assert drawn == [ON_SCORES] * 2
+    assert ON_SCORES.uneven > 0
     DiscountedDecoder(code, 3, n_simulated=60).fit(scores.argmax(axis=2), labels)
-    assert drawn[2:] == [0.0, 0.0]
+    assert drawn[2:] == [ON_VOTES] * 2
+    assert ON_VOTES.uneven == 0
 
 
-def overwrite_slowly(scores, attacks, generator):
-    """The four families in probabilities, one model after the other; the same draws in the same order."""
+def overwrite_slowly(scores, labels, folds, attacks, generator):
+    """The five families in probabilities, one model after the other; the same draws in the same order."""
     clean = scores[attacks.rows]
     size, n_models, n_classes = clean.shape
     kind = generator.integers(0, 3, size=(size, 1, 1))
@@ -103,6 +184,8 @@ def overwrite_slowly(scores, attacks, generator):
     factor = np.exp(generator.uniform(0, np.log(_fitting.SOFTEST), size=(size, 1, 1)))
     lead = generator.uniform(*_fitting.LEAD, size=(size, 1)) * np.exp(generator.normal(0, 0.3, size=(size, n_models)))
     share = generator.uniform(*_fitting.SHARE, size=(size, 1, 1))
+    donors = draw_donors(scores.argmax(axis=2), labels, folds, attacks, generator)
+    kept = generator.uniform(*_fitting.KEPT_SHARE, size=(size, 1, 1))
     made = np.exp(clean)
     for a, i in np.argwhere(attacks.hits):
         t = attacks.targets[a]
@@ -116,7 +199,10 @@ def overwrite_slowly(scores, attacks, generator):
         marginal = others.copy()
         marginal[t] = others.max() * np.exp(lead[a, i])
         weak = (1 - share[a, 0, 0]) * np.exp(clean[a, i]) + share[a, 0, 0] * sure
-        found = (sure, tempered / tempered.sum(), marginal / marginal.sum(), weak)
+        imitated = (1 - kept[a, 0, 0]) * np.exp(scores[donors[a], i]) + kept[a, 0, 0] * np.exp(clean[a, i])
+        if donors[a] < 0 or imitated.argmax() != t:
+            imitated = sure
+        found = (imitated, sure, tempered / tempered.sum(), marginal / marginal.sum(), weak)
         made[a, i] = found[attacks.families[a]]
     return made
 
@@ -126,11 +212,10 @@ def test_simulated_scores_are_those_described(seed):
     generator = np.random.default_rng(seed)
     explanations = list_explanations(named_code("bcc248"), np.array([0.0, 0.5, 0.5]))
     scores = log_softmax(2 * generator.normal(size=(20, explanations.patterns.shape[1], 2 + seed)))
-    labels, rows = generator.integers(0, 2 + seed, 20), generator.integers(0, 20, 60)
+    labels, rows = generator.integers(0, 2 + seed, 20), generator.integers(0, 20, 200)
     prior = np.exp(explanations.log_weights)
-    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 2 + seed, FAMILIES, 0.5, generator)
-    assert set(attacks.families.tolist()) == {0, 1, 2, 3}
-    found = overwrite_scores(scores, attacks, np.random.default_rng(seed + 9))
-    np.testing.assert_allclose(
-        np.exp(found), overwrite_slowly(scores, attacks, np.random.default_rng(seed + 9)), rtol=1e-6
-    )
+    attacks = draw_attacks(labels, rows, explanations.patterns, prior, 2 + seed, FAMILIES, ON_SCORES, generator)
+    assert set(attacks.families.tolist()) == {0, 1, 2, 3, 4}
+    known = (scores, labels, np.arange(20) % 3, attacks)
+    found = overwrite_scores(*known, np.random.default_rng(seed + 9))
+    np.testing.assert_allclose(np.exp(found), overwrite_slowly(*known, np.random.default_rng(seed + 9)), rtol=1e-6)

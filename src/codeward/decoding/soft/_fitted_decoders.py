@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -24,11 +24,13 @@ from codeward.decoding.soft._explanations import (
 )
 from codeward.decoding.soft._fitting import (
     FAMILIES,
+    ON_SCORES,
+    ON_VOTES,
     QUIET,
     ROUNDING,
-    UNEVEN_SUCCESS,
     Family,
     Material,
+    Success,
     check_settings,
     overwrite_scores,
     overwrite_votes,
@@ -112,7 +114,7 @@ class FittedDecoder:
         n_classes: int,
         folds: NDArray[np.int64],
         families: tuple[Family, ...],
-        uneven: float,
+        success: Success,
         quiet: float,
         overwrite: Any,
         weigh: Any,
@@ -122,10 +124,11 @@ class FittedDecoder:
         confusion = estimate_confusion(votes, labels, n_classes)
         self.__dict__.pop("nearest_", None)
         self.paper_ = BayesDecoder(self.code, confusion, attackers_prior=self.attackers_prior)
-        # Where votes determine nothing, the last model an attack left alone looks like the only one another worked in.
-        uneven = uneven if self.nearest_ is not None else 0.0
+        if self.nearest_ is None:
+            # The last model an attack left alone looks like the only one another worked in, or that errs.
+            success, families = ON_VOTES, tuple(family for family in families if family != "imitated") or families
         self.tuned_ = tune(
-            Material(inputs, votes, labels, folds, n_classes, uneven, quiet, overwrite, weigh),
+            Material(inputs, votes, labels, folds, n_classes, success, quiet, overwrite, weigh),
             self.paper_,
             self.explanations_,
             families,
@@ -228,7 +231,7 @@ class DiscountedDecoder(FittedDecoder):
                 likelihoods[here] = model.log_likelihood(made[here])
             return weigh_votes(likelihoods, made)
 
-        known = (checked, checked, truth, self.n_classes, folds, ("sure",), 0.0, 1.0)
+        known = (checked, checked, truth, self.n_classes, folds, ("sure",), ON_VOTES, 1.0)
         self._tune(*known, lambda attacks: overwrite_votes(checked, attacks), weigh, generator)  # type: ignore[arg-type]
         return self
 
@@ -275,8 +278,7 @@ class SoftDecoder(FittedDecoder):
     scores of the models it hits freely. What is measured is in ``docs/soft-decoder.md``. The threshold keeps the
     false-alarm rate with 75% confidence (99.9% from 5,000 inputs on) for clean inputs drawn like the validation ones,
     as far as ratios fitted without a third of these stand for those fitted on all. Threat model of the fit:
-    *deterministic*, with triggers that may be softened, weak or fail, in all models alike or in each at a rate of its
-    own.
+    *deterministic*, with triggers that may be softened, weak or fail, in all models alike or in each at its own rate.
 
     Parameters
     ----------
@@ -286,7 +288,7 @@ class SoftDecoder(FittedDecoder):
     false_alarm_rate : float
         Share of clean inputs that may be flagged.
     families : tuple of str
-        Families of simulated triggers to fit on, of "sure", "softened", "marginal", "weak".
+        Families of simulated triggers to fit on, of "imitated", "sure", "softened", "marginal", "weak".
     n_simulated : int
         Simulated attacks to fit on.
     seed : int
@@ -344,8 +346,9 @@ class SoftDecoder(FittedDecoder):
 
         self.votes_, self.labels_ = checked.argmax(axis=2), truth
         self.__dict__.pop("fallback_", None)
-        known = (checked, self.votes_, truth, self.n_classes_, calibration.folds, self.families, UNEVEN_SUCCESS, QUIET)
-        self._tune(*known, lambda attacks: overwrite_scores(checked, attacks, generator), weigh, generator)
+        known = (checked, self.votes_, truth, self.n_classes_, calibration.folds, self.families, ON_SCORES, QUIET)
+        made = partial(overwrite_scores, checked, truth, calibration.folds, generator=generator)
+        self._tune(*known, made, weigh, generator)
         return self
 
     @property
@@ -372,10 +375,7 @@ class SoftDecoder(FittedDecoder):
 
 
 def check_scores(scores: ArrayLike, n_models: int, n_classes: int | None = None) -> NDArray[np.float64]:
-    """Validate log-probabilities and return them normalised as float64, shape (N, m, c).
-
-    Zero probabilities (minus infinity) are allowed where another class of the model is finite.
-    """
+    """Validate log-probabilities, of which some may be minus infinity, and return them as float64, shape (N, m, c)."""
     raw = np.asarray(scores)
     if raw.ndim != 3 or raw.shape[2] < 2:
         raise InputError(f"scores: expected shape (inputs, models, classes) with two classes or more, got {raw.shape}")
