@@ -14,7 +14,7 @@ from codeward.decoding import VoteSet
 from codeward.report import Share
 from codeward.reproduction._findings import check_study
 from codeward.reproduction._packed_setting import PackedRun, list_packed
-from codeward.reproduction._studies import PAPER_DATASETS, STUDIES, is_usual_attack, plan_study
+from codeward.reproduction._studies import PAPER_DATASETS, PAPER_STUDIES, STUDIES, is_usual_attack, plan_study
 from codeward.runs import Cell, RunConfig, RunFolder, list_inner_runs, name_triggered
 
 #: Runs of no study.
@@ -222,7 +222,8 @@ def open_grid(folder: str | os.PathLike[str], progress: Progress | None = None) 
     for dataset, recipe, committee in kinds:
         for study in STUDIES:
             planned = plan_study(study, dataset, recipe=recipe, committee=committee)
-            if dataset not in PAPER_DATASETS or (recipe, committee) != ("paper", 1):
+            whole = dataset in PAPER_DATASETS and study in PAPER_STUDIES and (recipe, committee) == ("paper", 1)
+            if not whole:
                 planned = {run.path: run.config for run in runs if run.path in planned}
             plans[study] |= planned
     known = {path for plan in plans.values() for path in plan}

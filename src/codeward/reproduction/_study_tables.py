@@ -65,7 +65,8 @@ def tabulate_designed(grid: Grid) -> Table:
         "designed",
         "Designed codes beside c and d",
         "Right labels of the paper's decoder by number of attackers, on the repeats that all codes of a group have. "
-        "k2r4d3: designed to correct 2 attackers with 4 users a model and margin 3. fa: Finite Aggregation.",
+        "btc2412: what `codeward run` takes, which names two. k2r4d3: designed to correct 2 attackers with 4 users a "
+        "model and margin 3. fa: Finite Aggregation. Of the calibrated decoder: see its own table.",
         ("code", "models", *map(count_attackers, grid.sizes)),
         groups,
     )
