@@ -85,11 +85,11 @@ class Success:
 
 #: Of attacks on votes, where nothing but the number of failures tells two explanations apart.
 ON_VOTES = Success(0.5)
-#: Of attacks on scores. Uneven ones: fitted on 269 validation inputs (three draws; CIFAR-10: btc2412 and c, MNIST:
-#: btc2412), a quarter gains 3 to 18 points of such triggers by two users and loses 0.2 at most of those that work
-#: everywhere; a half gains 1 to 5 more and loses 2 of three users' on MNIST. Good ones: where a user whose trigger
-#: fails in one model and three users whose trigger works explain the same votes, this says which is likelier; of 0.5,
-#: 0.75 and 0.9 the last loses least of either on held-out validation inputs (docs/soft-decoder.md).
+#: Of attacks on scores. Where a user whose trigger fails in one model and three users whose trigger works explain the
+#: same votes, these shares say which is likelier. Held-out validation inputs of CIFAR-10, codes btc2412, e and h16: 0.9
+#: good ones instead of 0.75 give three users' real triggers 5 to 22 points and cost those that fail 2 at most; 0.15
+#: uneven ones instead of 0.25 change the first by -2 to 14 and cost one user's uneven ones 1 to 5
+#: (docs/soft-decoder.md).
 ON_SCORES = Success(0.9, 0.15)
 
 
