@@ -16,10 +16,10 @@ model says of the input without the trigger, in a third what it says of another 
 (normal noise, its scale uniform in 0..1).
 
 The trigger fails in a hit model (which then answers as if clean) with probability 1 - S. The models of an input share
-S: 0.99 in most inputs, uniform in 0.6..1 in the others. Some triggers work in one model and hardly in another (poison
-with correctly labelled copies plants such ones), so in a share of the attacks on *scores* each model has an S of its
-own, uniform in 0..1. Votes alone do without, and codes with little margin (no `NearestDecoder`) without imitated ones,
-too: a group of five with two failures looks like another of three there, an honest model like the last of many.
+S: 0.99 in most inputs (votes alone: in half), uniform in 0.6..1 in the others. Poison with correctly labelled copies
+plants triggers that work in one model and hardly in another, so in a share of the attacks on *scores* each model has an
+S of its own, uniform in 0..1. Votes alone do without; codes with little margin (no `NearestDecoder`) without imitated
+ones, too: a group of five with two failures looks like another of three there, an honest model like the last of many.
 """
 
 from collections.abc import Callable
