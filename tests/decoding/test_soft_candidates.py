@@ -20,8 +20,8 @@ from codeward.decoding.soft._explanations import (
     sum_explanations,
     weigh_votes,
 )
-from codeward.decoding.soft._fitting import FAMILIES, ON_SCORES, ON_VOTES, draw_attacks, overwrite_scores
 from codeward.decoding.soft._learners import grow_trees, log_softmax
+from codeward.decoding.soft._simulated_attacks import FAMILIES, ON_SCORES, ON_VOTES, draw_attacks, overwrite_scores
 
 CODES = {"bcc248": named_code("bcc248"), "toy-d": named_code("toy-d"), "wide": Code(1 - np.eye(40, 5)[::-1])}
 

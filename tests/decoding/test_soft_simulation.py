@@ -6,17 +6,21 @@ from hypothesis import strategies as st
 from codeward.codes import named_code
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, _fitting
 from codeward.decoding.soft._explanations import list_explanations
-from codeward.decoding.soft._fitting import (
+from codeward.decoding.soft._learners import log_softmax
+from codeward.decoding.soft._simulated_attacks import (
     FAMILIES,
+    KEPT_SHARE,
+    LEAD,
     ON_SCORES,
     ON_VOTES,
+    SHARE,
+    SOFTEST,
     Success,
     draw_attacks,
     draw_donors,
     overwrite_scores,
     overwrite_votes,
 )
-from codeward.decoding.soft._learners import log_softmax
 
 
 @settings(max_examples=40, deadline=None)
@@ -181,11 +185,11 @@ def overwrite_slowly(scores, labels, folds, attacks, generator):
     shuffled = generator.permutation(attacks.rows)
     noise = generator.uniform(size=(size, 1, 1)) * generator.normal(size=clean.shape)
     nines = generator.uniform(0.5, 7.0, size=(size, 1)) + generator.normal(0, 0.5, size=(size, n_models))
-    factor = np.exp(generator.uniform(0, np.log(_fitting.SOFTEST), size=(size, 1, 1)))
-    lead = generator.uniform(*_fitting.LEAD, size=(size, 1)) * np.exp(generator.normal(0, 0.3, size=(size, n_models)))
-    share = generator.uniform(*_fitting.SHARE, size=(size, 1, 1))
+    factor = np.exp(generator.uniform(0, np.log(SOFTEST), size=(size, 1, 1)))
+    lead = generator.uniform(*LEAD, size=(size, 1)) * np.exp(generator.normal(0, 0.3, size=(size, n_models)))
+    share = generator.uniform(*SHARE, size=(size, 1, 1))
     donors = draw_donors(scores.argmax(axis=2), labels, folds, attacks, generator)
-    kept = generator.uniform(*_fitting.KEPT_SHARE, size=(size, 1, 1))
+    kept = generator.uniform(*KEPT_SHARE, size=(size, 1, 1))
     made = np.exp(clean)
     for a, i in np.argwhere(attacks.hits):
         t = attacks.targets[a]

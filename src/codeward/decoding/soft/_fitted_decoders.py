@@ -22,23 +22,18 @@ from codeward.decoding.soft._explanations import (
     sum_explanations,
     weigh_votes,
 )
-from codeward.decoding.soft._fitting import (
+from codeward.decoding.soft._fitting import QUIET, ROUNDING, Material, check_settings, quieten, tune
+from codeward.decoding.soft._learners import N_FOLDS, cross_calibrate
+from codeward.decoding.soft._opinions import Tuned, choose_threshold, give_verdicts, split_chunks, sum_labels
+from codeward.decoding.soft._simulated_attacks import (
     FAMILIES,
     ON_SCORES,
     ON_VOTES,
-    QUIET,
-    ROUNDING,
     Family,
-    Material,
     Success,
-    check_settings,
     overwrite_scores,
     overwrite_votes,
-    quieten,
-    tune,
 )
-from codeward.decoding.soft._learners import N_FOLDS, cross_calibrate
-from codeward.decoding.soft._opinions import Tuned, choose_threshold, give_verdicts, split_chunks, sum_labels
 
 
 class FittedDecoder:
