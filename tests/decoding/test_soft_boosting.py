@@ -11,6 +11,7 @@ from codeward.decoding.soft._learners import (
     RATE,
     STRIDE,
     Trees,
+    average_trees,
     grow_trees,
 )
 
@@ -113,3 +114,12 @@ def test_the_same_rows_give_the_same_trees():
     assert isinstance(first, Trees)
     np.testing.assert_array_equal(first.thresholds, second.thresholds)
     np.testing.assert_array_equal(first.values, second.values)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
+def test_averaged_trees_give_the_mean_of_their_log_odds(seed, count):
+    each = [grow_trees(*draw_rows(seed + number)) for number in range(count)]
+    rows = draw_rows(seed + count)[0]
+    mean = np.mean([trees.log_odds(rows) for trees in each], axis=0)
+    np.testing.assert_allclose(average_trees(each).log_odds(rows), mean, rtol=0, atol=1e-5)

@@ -14,7 +14,7 @@ from codeward.decoding._assumptions import check_prior
 from codeward.decoding._attacker_sets import AttackerSets, gather_attacker_sets
 from codeward.decoding._bayes import EXACT_SETS
 from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, describe_candidates, sum_candidates
-from codeward.decoding.soft._learners import Trees, grow_trees, log_softmax
+from codeward.decoding.soft._learners import Trees, average_trees, grow_trees, log_softmax
 
 #: Most groups of patterns that are compared for themselves: more would leave too few simulated attacks in each.
 MOST_GROUPS = 6
@@ -205,6 +205,15 @@ class RatioModels:
     alarm: Trees
     naming: Trees
     discounts: NDArray[np.float64]
+
+
+def average_ratios(each: Sequence[RatioModels]) -> RatioModels:
+    """Return the mean of log ratios that were learned from different draws of attacks."""
+    return RatioModels(
+        average_trees([ratios.alarm for ratios in each]),
+        average_trees([ratios.naming for ratios in each]),
+        np.mean([ratios.discounts for ratios in each], axis=0),
+    )
 
 
 @dataclass(frozen=True)
