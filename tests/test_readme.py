@@ -45,6 +45,25 @@ def test_the_output_shown_is_that_of_the_command():
     assert f"```\n{shown}```" in README.read_text(encoding="utf-8")
 
 
+def test_pages_quote_the_output_shown():
+    docs = README.parent / "docs"
+    row = next(
+        line
+        for line in (docs / "figures" / "run.txt").read_text(encoding="utf-8").splitlines()
+        if " within " in line and line.split()[0] == "2"
+    )
+    _, _, vote, decoder, _, alarms, false_alarms, *_ = row.split()
+    start, report = (
+        (docs / page).read_text(encoding="utf-8").replace("\n> ", " ") for page in ("start.md", "report.md")
+    )
+    assert f"**vote right {vote}**" in start
+    assert f"**decoder right {decoder}**" in start
+    assert f"**alarms {alarms}, false alarms {false_alarms}**" in start
+    assert f"{decoder} of 270 triggered inputs got the right label (a plain vote: {vote}), {alarms} raised" in report
+    assert f"raised an alarm (clean inputs: {false_alarms})" in report
+    assert f"right on {vote} of the triggered inputs, codeward on {decoder}" in README.read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_the_command_prints_today_what_is_shown(tmp_path, monkeypatch):
     from benchmarks.readme import show
