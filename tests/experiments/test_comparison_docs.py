@@ -252,8 +252,8 @@ def test_what_the_docs_say_without_a_table_is_what_the_records_say(kept):
         for record in kept["digits"]
         if record["defence"] == "designed" and (record["figures"]["certified"] or {"count": 0})["count"]
     ]
-    assert sorted(alone) == [("adaptive-blame", 1)] * 3 + [("adaptive-silent", 1)]
-    assert "four plans with one attacker: `adaptive-blame` in all seeds, `adaptive-silent` in one." in page
+    assert sorted(alone) == [("adaptive-blame", 1)] * 2 + [("adaptive-silent", 1)]
+    assert "three plans with one attacker: `adaptive-blame` in two seeds, `adaptive-silent` in one." in page
     # An alarm on nearly all inputs, hardly anybody named wrongly, where attackers are too many.
     for data in ("digits", "mnist"):
         assert mean(data, "adaptive-past", "codeward", "detected") > 0.95
