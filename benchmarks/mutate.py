@@ -95,8 +95,8 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
             "decoding/soft/_candidates.py",
             "decoding/soft/_explanations.py",
             "decoding/soft/_learners.py",
-            "decoding/soft/_simulated_attacks.py:draw_attacks",
-            "decoding/soft/_simulated_attacks.py:overwrite_*",
+            "decoding/soft/_attack_draws.py:draw_attacks",
+            "decoding/soft/_attack_draws.py:overwrite_*",
         ],
         [
             "tests/decoding/test_soft_explanations.py",

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeward.codes import Code, named_code
+from codeward.decoding.soft._attack_draws import FAMILIES, ON_SCORES, ON_VOTES, draw_attacks, overwrite_scores
 from codeward.decoding.soft._candidates import N_FEATURES, PLAUSIBLE, is_plausible, read_label
 from codeward.decoding.soft._explanations import (
     N_DRAWN,
@@ -21,7 +22,6 @@ from codeward.decoding.soft._explanations import (
     weigh_votes,
 )
 from codeward.decoding.soft._learners import grow_trees, log_softmax
-from codeward.decoding.soft._simulated_attacks import FAMILIES, ON_SCORES, ON_VOTES, draw_attacks, overwrite_scores
 
 CODES = {"bcc248": named_code("bcc248"), "toy-d": named_code("toy-d"), "wide": Code(1 - np.eye(40, 5)[::-1])}
 

@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from codeward.codes import named_code
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, _fitting
-from codeward.decoding.soft._explanations import list_explanations
-from codeward.decoding.soft._learners import log_softmax
-from codeward.decoding.soft._simulated_attacks import (
+from codeward.decoding.soft._attack_draws import (
     FAMILIES,
     KEPT_SHARE,
     LEAD,
@@ -21,6 +19,8 @@ from codeward.decoding.soft._simulated_attacks import (
     overwrite_scores,
     overwrite_votes,
 )
+from codeward.decoding.soft._explanations import list_explanations
+from codeward.decoding.soft._learners import log_softmax
 
 
 @settings(max_examples=40, deadline=None)

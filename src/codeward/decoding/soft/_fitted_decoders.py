@@ -15,6 +15,15 @@ from codeward.decoding._attacker_sets import AttackerSets
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import ALARM, Decoded, distinct_rows
 from codeward.decoding._nearest import NearestDecoder
+from codeward.decoding.soft._attack_draws import (
+    FAMILIES,
+    ON_SCORES,
+    ON_VOTES,
+    Family,
+    Success,
+    overwrite_scores,
+    overwrite_votes,
+)
 from codeward.decoding.soft._explanations import (
     Explanations,
     ModelEvidence,
@@ -25,15 +34,6 @@ from codeward.decoding.soft._explanations import (
 from codeward.decoding.soft._fitting import QUIET, ROUNDING, Material, check_settings, quieten, tune
 from codeward.decoding.soft._learners import N_FOLDS, cross_calibrate
 from codeward.decoding.soft._opinions import Tuned, choose_threshold, give_verdicts, split_chunks, sum_labels
-from codeward.decoding.soft._simulated_attacks import (
-    FAMILIES,
-    ON_SCORES,
-    ON_VOTES,
-    Family,
-    Success,
-    overwrite_scores,
-    overwrite_votes,
-)
 
 
 class FittedDecoder:

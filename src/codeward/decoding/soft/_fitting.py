@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from codeward._errors import InputError
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import have_agreed
+from codeward.decoding.soft._attack_draws import Family, SimulatedAttacks, Success, draw_attacks
 from codeward.decoding.soft._explanations import (
     Explanations,
     ModelEvidence,
@@ -21,7 +22,6 @@ from codeward.decoding.soft._explanations import (
 )
 from codeward.decoding.soft._learners import N_FOLDS
 from codeward.decoding.soft._opinions import Part, Tuned, choose_threshold, fit_pool, list_opinions, sum_labels
-from codeward.decoding.soft._simulated_attacks import Family, SimulatedAttacks, Success, draw_attacks
 
 #: Share of the clean inputs on scores, those least like attacks, that have a say in the label: poisoned validation
 #: inputs are among the others. Held-out validation inputs (CIFAR-10: codes c, d and btc2412, MNIST: btc2412), clean or
