@@ -35,7 +35,7 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 #: Share of imitated triggers where there are other families; and range of what such a hit keeps of the clean scores.
 #: Models trained with smoothed labels say of real triggers what they say of clean inputs of the target (CIFAR-10: 0.79
-#: in the median where clean inputs of it have 0.76); docs/soft-decoder.md has what the family gives.
+#: in the median where clean inputs of it have 0.76); docs/development/soft-decoder.md has what the family gives.
 IMITATED, KEPT_SHARE = 0.8, (0.001, 0.15)
 #: Range and noise of v, the number of nines of a sure hit.
 NINES, NINES_NOISE = (0.5, 7.0), 0.5
@@ -71,7 +71,7 @@ ON_VOTES = Success(0.5)
 #: same votes, these shares say which is likelier. Held-out validation inputs of CIFAR-10, codes btc2412, e and h16: 0.9
 #: good ones instead of 0.75 give three users' real triggers 5 to 22 points and cost those that fail 2 at most; 0.15
 #: uneven ones instead of 0.25 change the first by -2 to 14 and cost one user's uneven ones 1 to 5
-#: (docs/soft-decoder.md).
+#: (docs/development/soft-decoder.md).
 ON_SCORES = Success(0.9, 0.15)
 
 

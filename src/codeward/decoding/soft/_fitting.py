@@ -35,7 +35,7 @@ LEAST_INPUTS = 30
 ATTACKS_EACH = 30
 #: Draws of attacks that ratios are learned from, each with trees of its own; their mean is taken. Another seed of the
 #: fit then matters less: four had 86.5% of three users' held-out triggers right (CIFAR-10, btc2412, repeat 1), the
-#: worst 82.4, where with one draw of 70 trees they had 79.5 and 68.8 (docs/soft-decoder.md).
+#: worst 82.4, where with one draw of 70 trees they had 79.5 and 68.8 (docs/development/soft-decoder.md).
 N_FORESTS = 3
 #: Most simulated attacks the reading of the label is chosen on.
 MOST_CHECKS = 4000

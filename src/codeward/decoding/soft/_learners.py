@@ -4,7 +4,7 @@ Complete binary trees on binned features, logistic loss, second-order leaf value
 LightGBM), compiled by numba: a program of our own because decoders may need nothing beyond numpy, scipy and numba.
 Class scores are calibrated on clean validation data by one temperature a model and a bias per class (vector scaling,
 Guo et al., 2017). A full matrix a model costs forty times as much to fit and gave no better labels or alarms on the
-held-out scores it was compared on (docs/soft-decoder.md).
+held-out scores it was compared on.
 """
 
 from collections.abc import Sequence

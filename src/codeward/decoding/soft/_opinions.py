@@ -8,7 +8,7 @@ are, where it wins the vote; the paper's decoder is, where few models are left. 
 
 and the weights have the least cross-entropy on clean validation inputs and simulated attacks. (Choosing them for the
 worst kind of simulated attack instead fits what is particular to the simulation: it cost a point or two on real
-triggers, docs/soft-decoder.md.)
+triggers.)
 """
 
 from collections.abc import Iterator, Sequence
