@@ -27,7 +27,12 @@ def reproduce(
         help="What to reproduce; or what to do with the grid folder.",
     ),
     dataset: str = typer.Option("mnist", help="mnist or cifar10; any data set that `codeward data list` knows."),
-    smoke: bool = typer.Option(False, "--smoke", help="The whole pipeline on the embedded digits, in under a minute."),
+    smoke: bool = typer.Option(
+        False,
+        "--smoke",
+        help="The whole pipeline on the embedded digits, in under a minute; with --recipe modern, whose decoder is "
+        "fitted for every cell, up to ten.",
+    ),
     repeats: int = typer.Option(None, min=1, help="Repeats; by default the paper's 5 (figure5) and 10 (table1)."),
     codes: list[str] = typer.Option([], "--code", "--codes", help="Only this code; may be given several times."),
     splits: list[str] = typer.Option([], "--split", help="Only this setting: iid, alpha1, ...; past: iid-blended, ..."),
