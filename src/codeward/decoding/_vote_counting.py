@@ -212,7 +212,9 @@ class ConsensusDecoder:
         for label in range(n_classes):
             for start in range(0, distinct.shape[0], step):
                 here = slice(start, start + step)
-                outliers = (distinct[here] != label).astype(np.float32) @ outside
+                # Zeros and ones cannot be invalid, but BLAS was once seen to raise the flag (as in numpy issue 24067).
+                with np.errstate(invalid="ignore"):
+                    outliers = (distinct[here] != label).astype(np.float32) @ outside
                 explained[here, label] = (outliers <= self.n_errors).any(axis=1)
         only = explained.sum(axis=1) == 1
         labels = np.where(only, explained.argmax(axis=1), NO_VERDICT).astype(np.int64)
