@@ -52,6 +52,15 @@ def test_compiled_training_follows_the_loop_for_every_architecture(architecture,
             assert torch.allclose(compiled.weights(model)[name], value, atol=1e-4), (model, name)
 
 
+def test_mixed_batches_above_what_the_users_would_fill_alone_are_trained_as_they_are():
+    # Batches of one user would have 48 places here. The kernels once read the other 16 from behind their arrays.
+    users, code = make_users(sizes=(90, 84, 90)), Code(np.ones((1, 3)))
+    settings = replace(PRESETS["mnist"], architecture="mlp", epochs=2, batch_size=64, batches="mixed")
+    compiled, loop = (train_ensemble(users, code, settings, 4, device="cpu", engine=e) for e in ("compiled", "loop"))
+    for name, value in loop.weights(0).items():
+        assert torch.allclose(compiled.weights(0)[name], value, atol=1e-4), name
+
+
 @pytest.mark.parametrize("architecture", STACKABLE)
 def test_in_every_architecture_a_model_without_a_user_is_bit_identical_whatever_that_user_hands_in(architecture):
     users = make_users()

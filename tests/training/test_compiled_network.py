@@ -254,4 +254,6 @@ def test_sizes_that_do_not_fit_are_refused_before_any_kernel_reads_them():
             network.train(rows, labels, np.full((1, 16), wrong), np.array([16]), 1.0, 1e-3, 0.0)
     with pytest.raises(ValueError, match="for 20 samples"):
         network.train(rows, labels[1:], np.zeros((1, 16), np.int64), np.array([16]), 1.0, 1e-3, 0.0)
+    with pytest.raises(ValueError, match="17 samples that count in batches of 16"):
+        network.compute_gradients(np.zeros((16, 64), np.float32), np.zeros(16, np.int64), 17, 1.0)
     assert [round_up(batch) for batch in (1, 16, 17, 100)] == [16, 16, 32, 112]

@@ -45,8 +45,8 @@ def train_compiled(jobs: Sequence[Job], context: TrainingContext) -> None:
 def _train_one(job: Job, context: TrainingContext, blueprints: dict[tuple[str, int], Blueprint]) -> None:
     settings, samples, seed = context.settings, context.samples, job.plan.seed
     own_sizes = [context.sizes[user] for user in job.plan.users]
-    width = batch_width(own_sizes, settings.batch_size)
-    stream = plan_batches(job.plan, context.sizes, settings, width)
+    stream = plan_batches(job.plan, context.sizes, settings, batch_width(own_sizes, settings.batch_size))
+    width = stream.index.shape[1]  # mixed batches are full ones
     batch = round_up(width)
     built = context.build(seed)
     # By all that a blueprint depends on, since kernels trust it: a builder of the user's may not always build alike.
@@ -151,6 +151,8 @@ class CompiledNetwork:
             raise ValueError(f"samples {samples.shape} and index {index.shape} for batches of {known.batch}")
         if labels.shape != samples.shape[:1] or index.min() < 0 or index.max() >= len(samples):
             raise ValueError(f"labels {labels.shape} and an index up to {index.max()} for {len(samples)} samples")
+        if counts.max() > known.batch:
+            raise ValueError(f"{counts.max()} samples that count in batches of {known.batch}")
         # Another layout in memory would be another program to compile.
         samples, index = np.ascontiguousarray(samples), np.ascontiguousarray(index)
         for layer in known.drops:

@@ -26,8 +26,8 @@ _LOG = logging.getLogger(__name__)
 
 #: Part of every key; raised when training changes what it computes for the same inputs. 3: compiled layers on a CPU;
 #: 4 to 8, CUDA graphs only: torch's own batch norm, its own convolutions, batches picked before the step, own kernels,
-#: own first layer and warps.
-FORMAT, GRAPH_FORMAT = 3, 8
+#: own first layer and warps. Mixed batches of compiled layers are 4: some were read past their arrays in 3.
+FORMAT, MIXED_FORMAT, GRAPH_FORMAT = 3, 4, 8
 
 #: Bytes of the JSON beside a model.
 _LARGEST_SIDECAR = 2**20
@@ -60,7 +60,7 @@ def model_key(
     (True, 64)
     """
     content = {
-        "format": GRAPH_FORMAT if computation.startswith("cuda lanes") else FORMAT,
+        "format": _find_format(settings, computation),
         "data": [digests[user] for user in plan.users],
         "settings": settings.to_json(),
         "architecture": architecture,
@@ -68,6 +68,12 @@ def model_key(
         "computation": computation,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _find_format(settings: TrainingSettings, computation: str) -> int:
+    if computation.startswith("cuda lanes"):
+        return GRAPH_FORMAT
+    return MIXED_FORMAT if settings.batches == "mixed" and computation.startswith("cpu stacked") else FORMAT
 
 
 def network_keys(key: str, committee: int) -> tuple[str, ...]:
