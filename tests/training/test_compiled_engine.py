@@ -21,8 +21,8 @@ def make_users(seed=0, sizes=(20, 33, 16)):
     return [Samples(rng.integers(0, 256, (n, *SHAPE), dtype=np.uint8), rng.integers(0, 10, n)) for n in sizes]
 
 
-def train(users, architecture, engine, code=CODE):
-    recipe = replace(PRESETS["mnist"], architecture=architecture, epochs=2, batch_size=16)
+def train(users, architecture, engine, code=CODE, **others):
+    recipe = replace(PRESETS["mnist"], architecture=architecture, epochs=2, batch_size=16, **others)
     return train_ensemble(users, code, recipe, 4, device="cpu", engine=engine)
 
 
@@ -31,8 +31,9 @@ def test_the_sequential_architectures_are_stackable():
     assert not is_compilable(nn.Sequential(nn.Flatten()))
 
 
+@pytest.mark.parametrize("others", [{}, {"label_smoothing": 0.3, "schedule": "one-cycle", "batches": "mixed"}])
 @pytest.mark.parametrize("architecture", STACKABLE)
-def test_compiled_training_follows_the_loop_for_every_architecture(architecture, monkeypatch):
+def test_compiled_training_follows_the_loop_for_every_architecture(architecture, others, monkeypatch):
     def without_dropout(shape, n_classes):
         # The engines draw a model's masks in another order: only without them can weights be compared.
         network = build(shape, n_classes)
@@ -44,7 +45,7 @@ def test_compiled_training_follows_the_loop_for_every_architecture(architecture,
     build = ARCHITECTURES[architecture]
     monkeypatch.setitem(ARCHITECTURES, architecture, without_dropout)
     users = make_users()
-    compiled, loop = (train(users, architecture, engine) for engine in ("compiled", "loop"))
+    compiled, loop = (train(users, architecture, engine, **others) for engine in ("compiled", "loop"))
     start = build_network(architecture, SHAPE, 10, 0).state_dict()
     for model in range(3):
         for name, value in loop.weights(model).items():

@@ -24,7 +24,7 @@ def flatten(images):
     return values
 
 
-def check_against_autograd(network, shape, batch, count, seed=0):
+def check_against_autograd(network, shape, batch, count, seed=0, smoothing=0.0):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, *shape, generator=generator)
     compiled = CompiledNetwork(network, Blueprint(network, shape, batch), generator)
@@ -32,9 +32,10 @@ def check_against_autograd(network, shape, batch, count, seed=0):
     labels = torch.randint(0, logits.shape[1], (batch,), generator=generator)
     # Twice: what the first call leaves in the buffers must not show in the second.
     compiled.compute_gradients(images.flatten(1).numpy() * 2, labels.numpy(), batch, 1.0)
-    got = compiled.compute_gradients(images.flatten(1).numpy(), labels.numpy(), count, 0.25)
+    got = compiled.compute_gradients(images.flatten(1).numpy(), labels.numpy(), count, 0.25, smoothing)
     torch.testing.assert_close(torch.from_numpy(got.T.copy()), logits, rtol=1e-4, atol=1e-5)
-    (functional.cross_entropy(logits[:count], labels[:count], reduction="sum") * 0.25).backward()
+    loss = functional.cross_entropy(logits[:count], labels[:count], reduction="sum", label_smoothing=smoothing)
+    (loss * 0.25).backward()
     for name, parameter in network.named_parameters():
         mine = torch.from_numpy(compiled.grad(name))
         torch.testing.assert_close(
@@ -72,8 +73,8 @@ def networks(draw):
 
 
 @settings(max_examples=40, deadline=None)
-@given(networks(), st.sampled_from([16, 48, 80, 144]), st.integers(0, 2**32 - 1))
-def test_gradients_equal_autograd_for_any_sequence_of_layers(drawn, batch, seed):
+@given(networks(), st.sampled_from([16, 48, 80, 144]), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2, 0.9]))
+def test_gradients_equal_autograd_for_any_sequence_of_layers(drawn, batch, seed, smoothing):
     layers, shape = drawn
     network = nn.Sequential(*layers)
     assert is_compilable(network)
@@ -82,7 +83,7 @@ def test_gradients_equal_autograd_for_any_sequence_of_layers(drawn, batch, seed)
         for layer in layers:
             if isinstance(layer, (nn.Conv2d, nn.Linear)):
                 layer.reset_parameters()
-    check_against_autograd(network, shape, batch, batch - 5, seed)
+    check_against_autograd(network, shape, batch, batch - 5, seed, smoothing)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,10 @@ def test_steps_equal_those_of_torch_whether_taken_one_by_one_or_in_a_row():
     counts = np.array([32, 30, 32, 1, 32, 17, 32])
     network = build()
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3, weight_decay=0.1)
-    for batch, own, count in zip(images, labels, counts.tolist(), strict=True):
+    rates = 3e-3 * np.array([0, 0.5, 1, 0.7, 0.6, 0.5, 0.1])
+    for batch, own, count, rate in zip(images, labels, counts.tolist(), rates.tolist(), strict=True):
         optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = rate
         (functional.cross_entropy(network(batch[:count]), own[:count], reduction="sum") / 32).backward()
         optimizer.step()
     # The samples in another order than that of the batches.
@@ -133,9 +136,9 @@ def test_steps_equal_those_of_torch_whether_taken_one_by_one_or_in_a_row():
     rows, own, index = images.flatten(0, 1).flatten(1)[order].numpy(), labels.flatten()[order].numpy(), order.argsort()
     index = index.reshape(7, 32).numpy()
     whole, parts = (CompiledNetwork(build(), Blueprint(build(), (1, 8, 8), 32), generator) for _ in range(2))
-    whole.train(rows, own, index, counts, 1 / 32, 3e-3, 0.1)
+    whole.train(rows, own, index, counts, 1 / 32, rates, 0.1)
     for start, stop in ((0, 1), (1, 5), (5, 7)):
-        parts.train(rows, own, index[start:stop], counts[start:stop], 1 / 32, 3e-3, 0.1)
+        parts.train(rows, own, index[start:stop], counts[start:stop], 1 / 32, rates[start:stop], 0.1)
     for name, value in whole.weights().items():
         assert torch.equal(parts.weights()[name], value)
         torch.testing.assert_close(value, network.get_parameter(name).detach(), rtol=0, atol=1e-5)
@@ -166,7 +169,7 @@ def test_a_model_that_turns_to_nan_between_the_steps_of_another_changes_no_bit_o
             labels = torch.randint(0, 10, (32,), generator=generator).numpy()
             for network, values in ((other, images * (NAN if poison else 1)), (mine, images)):
                 rows, index = values.flatten(1).numpy(), np.arange(32)[None]
-                network.train(rows, labels, index, np.array([32]), 1 / 32, 1e-3, 1e-4)
+                network.train(rows, labels, index, np.array([32]), 1 / 32, np.full(1, 1e-3), 1e-4)
         return [network.values[: blueprint.n_weights].copy() for network in (mine, other)]
 
     (clean, before), (beside, after) = run(False), run(True)
@@ -227,9 +230,9 @@ def test_no_layout_of_the_arguments_makes_another_program_to_compile():
         rng.integers(0, 10, 20),
         rng.integers(0, 20, (3, 16)),
     )
-    network.train(rows, labels, index, np.full(3, 16), 1.0, 1e-3, 0.0)
+    network.train(rows, labels, index, np.full(3, 16), 1.0, np.full(3, 1e-3), 0.0)
     known = list(run_program.signatures)
-    again.train(np.asfortranarray(rows), labels, np.asfortranarray(index), np.full(3, 16), 1.0, 1e-3, 0.0)
+    again.train(np.asfortranarray(rows), labels, np.asfortranarray(index), np.full(3, 16), 1.0, np.full(3, 1e-3), 0.0)
     assert run_program.signatures == known
     assert np.array_equal(network.values, again.values)
 
@@ -251,9 +254,11 @@ def test_sizes_that_do_not_fit_are_refused_before_any_kernel_reads_them():
     rows, labels = np.zeros((20, 64), np.float32), np.zeros(20, np.int64)
     for wrong in (-1, 20):
         with pytest.raises(ValueError, match="for 20 samples"):
-            network.train(rows, labels, np.full((1, 16), wrong), np.array([16]), 1.0, 1e-3, 0.0)
+            network.train(rows, labels, np.full((1, 16), wrong), np.array([16]), 1.0, np.full(1, 1e-3), 0.0)
     with pytest.raises(ValueError, match="for 20 samples"):
-        network.train(rows, labels[1:], np.zeros((1, 16), np.int64), np.array([16]), 1.0, 1e-3, 0.0)
+        network.train(rows, labels[1:], np.zeros((1, 16), np.int64), np.array([16]), 1.0, np.full(1, 1e-3), 0.0)
     with pytest.raises(ValueError, match="17 samples that count in batches of 16"):
         network.compute_gradients(np.zeros((16, 64), np.float32), np.zeros(16, np.int64), 17, 1.0)
+    with pytest.raises(ValueError, match="2 rates for 3 steps"):
+        network.train(rows, labels, np.zeros((3, 16), np.int64), np.full(3, 16), 1.0, np.full(2, 1e-3), 0.0)
     assert [round_up(batch) for batch in (1, 16, 17, 100)] == [16, 16, 32, 112]

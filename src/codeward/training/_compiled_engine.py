@@ -22,6 +22,7 @@ from codeward.training._vectors import LANES
 
 _Floats = NDArray[np.float32]
 _Ints = NDArray[np.int64]
+_Doubles = NDArray[np.float64]
 
 
 #: Pixels of the batches that are trained on without coming back to Python.
@@ -60,7 +61,8 @@ def _train_one(job: Job, context: TrainingContext, blueprints: dict[tuple[str, i
     # Places past the width repeat the batch's last sample; they have no weight in the loss.
     filled = np.minimum(np.arange(batch), width - 1)
     index, shifts = stream.index[:, filled], stream.shifts[:, filled]
-    rate, decay, pixels = settings.learning_rate, settings.weight_decay, int(np.prod(context.shape))
+    rates = np.array([settings.rate_at(step, len(stream)) for step in range(len(stream))])
+    pixels = int(np.prod(context.shape))
     together = max(1, _GATHERED // (batch * pixels))
     own = None if samples.augments or sum(own_sizes) * pixels > _KEPT else np.unique(index)
     if own is not None:
@@ -74,7 +76,8 @@ def _train_one(job: Job, context: TrainingContext, blueprints: dict[tuple[str, i
         if own is None:
             images, labels = _take(samples, which.ravel(), shifts[part].ravel())
             which = np.arange(which.size).reshape(which.shape)
-        network.train(images, labels, which, stream.counts[part], 1 / stream.full, rate, decay)
+        counts, decay, smoothing = stream.counts[part], settings.weight_decay, settings.label_smoothing
+        network.train(images, labels, which, counts, 1 / stream.full, rates[part], decay, smoothing)
         epochs = (start + len(which)) // stream.steps_per_epoch - start // stream.steps_per_epoch
         if epochs:
             context.reporter.advance(epochs=epochs, images=epochs * sum(own_sizes))
@@ -111,14 +114,25 @@ class CompiledNetwork:
         for name, parameter in network.named_parameters():
             self.values[blueprint.places[name]] = parameter.detach().numpy().ravel()
 
-    def compute_gradients(self, samples: _Floats, labels: _Ints, count: int, share: float) -> _Floats:
+    def compute_gradients(
+        self, samples: _Floats, labels: _Ints, count: int, share: float, smoothing: float = 0.0
+    ) -> _Floats:
         """Run forward and backward on one batch, all ``samples``; return the logits, shape (classes, batch)."""
-        self._run(samples, labels, np.arange(len(samples))[None], np.array([count]), share, 0.0, 0.0)
+        index, counts = np.arange(len(samples))[None], np.array([count])
+        self._run(samples, labels, index, counts, share, np.zeros(0), 0.0, smoothing)
         start, classes = self.blueprint.logits, self.blueprint.n_classes
         return self.values[start : start + classes * len(samples)].reshape(classes, -1).copy()
 
     def train(
-        self, samples: _Floats, labels: _Ints, index: _Ints, counts: _Ints, share: float, rate: float, decay: float
+        self,
+        samples: _Floats,
+        labels: _Ints,
+        index: _Ints,
+        counts: _Ints,
+        share: float,
+        rates: _Doubles,
+        decay: float,
+        smoothing: float = 0.0,
     ) -> None:
         """Take one step of Adam with each of some batches.
 
@@ -131,24 +145,38 @@ class CompiledNetwork:
         counts : ndarray of int64, shape (batches,)
             The first ``counts[i]`` samples of a batch count in its loss; the rest only fill it.
         share : float
-            Weight of a sample in the loss, the cross-entropy ``share * sum(-log p[label])``.
-        rate, decay : float
-            Learning rate, above 0, and weight decay.
+            Weight of a sample in the loss, a cross-entropy (see `differentiate_loss`).
+        rates : ndarray of float64, shape (batches,)
+            Learning rate of each step.
+        decay : float
+            Weight decay.
+        smoothing : float
+            Of the labels, from 0 to below 1.
         """
         # Masks are drawn by torch, before the program runs: then a batch at a time.
         together = 1 if self.blueprint.drops else len(index)
         for start in range(0, len(index), together):
             part = slice(start, start + together)
-            self._run(samples, labels, index[part], counts[part], share, rate, decay)
+            self._run(samples, labels, index[part], counts[part], share, rates[part], decay, smoothing)
             self.steps += together
 
     def _run(
-        self, samples: _Floats, labels: _Ints, index: _Ints, counts: _Ints, share: float, rate: float, decay: float
+        self,
+        samples: _Floats,
+        labels: _Ints,
+        index: _Ints,
+        counts: _Ints,
+        share: float,
+        rates: _Doubles,
+        decay: float,
+        smoothing: float,
     ) -> None:
         known = self.blueprint
         # Kernels trust what they are told about sizes.
         if samples.shape[1] * known.batch != known.image_size or index.shape != (len(counts), known.batch):
             raise ValueError(f"samples {samples.shape} and index {index.shape} for batches of {known.batch}")
+        if rates.size not in (0, len(counts)):
+            raise ValueError(f"{rates.size} rates for {len(counts)} steps")
         if labels.shape != samples.shape[:1] or index.min() < 0 or index.max() >= len(samples):
             raise ValueError(f"labels {labels.shape} and an index up to {index.max()} for {len(samples)} samples")
         if counts.max() > known.batch:
@@ -158,8 +186,8 @@ class CompiledNetwork:
         for layer in known.drops:
             layer.draw(torch.from_numpy(self.values), self.generator)
         run_program(
-            known.lines, known.table, self.values, known.images, samples, labels, index, counts, share, self.moments,
-            self.steps, rate, decay,
+            known.lines, known.table, self.values, known.images, samples, labels, index, counts, share, smoothing,
+            self.moments, self.steps, rates, decay,
         )  # fmt: skip
 
     def weights(self) -> Weights:
@@ -244,7 +272,8 @@ def run_forward(
 ) -> None:
     """Run the lines on the batch ``samples[index[0]]`` with each row of weights; write out what is at ``place``."""
     labels, counts, moments = np.zeros(len(samples), np.int64), np.zeros(1, np.int64), np.zeros((2, 1), np.float32)
+    still = np.zeros(0)
     for model in range(len(weights)):
         values[: weights.shape[1]] = weights[model]
-        run_program(lines, table, values, start, samples, labels, index, counts, 0.0, moments, 0, 0.0, 0.0)
+        run_program(lines, table, values, start, samples, labels, index, counts, 0.0, 0.0, moments, 0, still, 0.0)
         out[model] = values[place : place + out.shape[1]]

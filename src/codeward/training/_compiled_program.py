@@ -36,6 +36,7 @@ from codeward.training._vectors import LANES
 
 _Floats = NDArray[np.float32]
 _Ints = NDArray[np.int64]
+_Doubles = NDArray[np.float64]
 
 #: The kernels by number; what follows each in its line is in `run_program`.
 MULTIPLY, CORRELATE, SUM, PLACE, POOL, POOL_BACK, RECTIFY, RECTIFY_BACK, MASK, LOSS = range(10)
@@ -83,12 +84,13 @@ def run_program(
     index: _Ints,
     counts: _Ints,
     share: float,
+    smoothing: float,
     moments: _Floats,
     taken: int,
-    rate: float,
+    rates: _Doubles,
     decay: float,
 ) -> None:
-    """Run the lines for each of a row of batches, then take a step of Adam; with ``rate`` 0 weights stay as they are.
+    """Run the lines for each of a row of batches, then take a step of Adam; without ``rates`` weights stay as they are.
 
     Batch ``i``, the samples ``index[i]``, is first put at place ``start``. Weights are the first of ``values``, their
     gradients the next, and ``moments`` has two rows of as many; ``taken`` steps were taken before. For the loss see
@@ -122,10 +124,10 @@ def run_program(
             elif kernel == MASK:
                 apply_mask(values[a : a + b], values[c:], values[d:])
             elif kernel == LOSS:
-                differentiate_loss(values[a : a + b], own_labels, counts[step], share, values[c : c + b])
-        if rate > 0:
+                differentiate_loss(values[a : a + b], own_labels, counts[step], share, smoothing, values[c : c + b])
+        if rates.size > 0:
             weights, grad = values[:size], values[size : 2 * size]
-            step_adam(weights, grad, moments[0], moments[1], taken + step + 1, rate, decay)
+            step_adam(weights, grad, moments[0], moments[1], taken + step + 1, rates[step], decay)
 
 
 _Size = tuple[int, int]

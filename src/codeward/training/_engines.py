@@ -270,7 +270,8 @@ def choose_engine(
     when the others are cached already. Measurements (docs/development/training-speed.md) are behind the rule instead.
 
     - GPU: ``graphs`` (a CUDA graph of one step), ``loop`` for networks that draw random numbers inside ``forward``.
-    - CPU: ``compiled`` for sequential networks up to `COMPILED_LIMIT` with the plain recipe, ``loop`` for all others.
+    - CPU: ``compiled`` for sequential networks up to `COMPILED_LIMIT` that Adam trains on images as they are, or
+      cropped and flipped, ``loop`` for all others.
     """
     engine = next((name for name, former in _FORMER_NAMES.items() if former == engine), engine)
     if engine not in ENGINES:
@@ -278,7 +279,8 @@ def choose_engine(
     compilable = is_compilable(network) and settings.is_plain
     if engine == "compiled" and (not compilable or device.type != "cpu"):
         raise InputError(
-            "engine: compiled is for plain sequential networks and Adam at a constant rate on a CPU; use auto"
+            "engine: compiled is for plain sequential networks that Adam trains on a CPU, without cut-out, mixup, "
+            "jitter or an augmentation of finished images; use auto"
         )
     if engine == "graphs" and device.type != "cuda":
         raise InputError("engine: graphs needs a GPU; use auto")

@@ -291,14 +291,19 @@ def apply_mask(values: _Floats, mask: _Floats, out: _Floats) -> None:
 
 
 @compiled(error_model="numpy")
-def differentiate_loss(logits: _Floats, labels: _Ints, count: int, share: float, grad: _Floats) -> None:
-    """Write the gradient of the cross-entropy ``share * sum(-log p[label])`` of the first ``count`` samples.
+def differentiate_loss(
+    logits: _Floats, labels: _Ints, count: int, share: float, smoothing: float, grad: _Floats
+) -> None:
+    """Write the gradient of the cross-entropy ``-share * sum(q log p)`` of the first ``count`` samples.
 
-    d loss / d logits = share * (softmax(logits) - onehot(label)); zero for the samples that only fill the batch.
+    With labels smoothed by s, q = (1 - s) onehot(label) + s / classes.
+    d loss / d logits = share * (softmax(logits) - q); zero for the samples that only fill the batch.
     """
     batch = labels.size
     classes = logits.size // batch
     weight = np.float32(share)
+    others = np.float32(smoothing / classes)
+    own = np.float32(1 - smoothing) + others
     grad[:] = 0
     for sample in range(count):
         most = logits[sample]
@@ -310,8 +315,8 @@ def differentiate_loss(logits: _Floats, labels: _Ints, count: int, share: float,
             grad[k * batch + sample] = value
             total += value
         for k in range(classes):
-            hit = np.float32(1) if labels[sample] == k else np.float32(0)
-            grad[k * batch + sample] = weight * (grad[k * batch + sample] / total - hit)
+            wanted = own if labels[sample] == k else others
+            grad[k * batch + sample] = weight * (grad[k * batch + sample] / total - wanted)
 
 
 @compiled(error_model="numpy")

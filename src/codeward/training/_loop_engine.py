@@ -6,7 +6,6 @@ from functools import partial
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from codeward._progress import silent
@@ -132,10 +131,7 @@ def _run_steps(job: Job, context: TrainingContext) -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=context.precision == "bfloat16"):
             logits = network(images)
         labels = context.samples.labels[index[step, :count]]
-        if settings.is_plain:
-            loss = functional.cross_entropy(logits[:count].float(), labels, reduction="sum") / stream.full
-        else:
-            loss = mixed_losses(logits[:count].float(), labels, share, settings.label_smoothing).sum() / stream.full
+        loss = mixed_losses(logits[:count].float(), labels, share, settings.label_smoothing).sum() / stream.full
         optimizer.param_groups[0]["lr"] = settings.rate_at(step, len(stream))
         _step(network, optimizer, loss)
         if (step + 1) % stream.steps_per_epoch == 0:

@@ -137,10 +137,12 @@ Update = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None
 def make_update(settings: TrainingSettings) -> Update:
     """Return one step of the recipe's optimizer with L2 decay, elementwise on flat tensors.
 
-    Adam is that of Kingma and Ba 2015, algorithm 1, at a constant rate; SGD that of ``torch.optim.SGD`` with Nesterov
-    momentum, at the rate of the step.
+    Adam is that of Kingma and Ba 2015, algorithm 1; SGD that of ``torch.optim.SGD`` with Nesterov momentum. Both take
+    the rate of the step.
     """
-    rate, decay = settings.learning_rate, settings.weight_decay
+    decay = settings.weight_decay
+    # A number that never changes is compiled in, as it always was: the paper's models keep their bytes.
+    constant = settings.learning_rate if settings.schedule == "constant" else None
 
     def update_sgd(
         weights: Tensor, first: Tensor, second: Tensor, grad: Tensor, count: Tensor, rate: Tensor, copy: Tensor
@@ -153,7 +155,7 @@ def make_update(settings: TrainingSettings) -> Update:
         copy.copy_(moved)
 
     def update_adam(
-        weights: Tensor, first: Tensor, second: Tensor, grad: Tensor, count: Tensor, _: Tensor, copy: Tensor
+        weights: Tensor, first: Tensor, second: Tensor, grad: Tensor, count: Tensor, rate: Tensor, copy: Tensor
     ) -> None:
         # 1. g = grad + decay * w
         total = grad.float() + decay * weights
@@ -163,7 +165,7 @@ def make_update(settings: TrainingSettings) -> Update:
         # 3. w = w - rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
         mean = m / (1 - torch.pow(BETA1, count))
         scale = torch.sqrt(v / (1 - torch.pow(BETA2, count))) + EPSILON
-        moved = weights - rate * mean / scale
+        moved = weights - (rate if constant is None else constant) * mean / scale
         weights.copy_(moved)
         first.copy_(m)
         second.copy_(v)

@@ -136,8 +136,8 @@ class TrainingSettings:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is Adam at a constant rate on plain cross-entropy: what the compiled CPU layers know."""
-        later = [name for name in _LATER if name not in ("batches", "committee")]
+        """Whether this is Adam on images as they are, or cropped and flipped: what the compiled CPU layers know."""
+        later = ("optimizer", "cutout", "mixup", "jitter")
         return not self.stamps_first and all(getattr(self, name) == _LATER[name] for name in later)
 
     @property
