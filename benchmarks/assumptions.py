@@ -1,4 +1,4 @@
-"""What happens to the paper's decoder when triggers work less often than it assumes: digits, code c, five repeats.
+"""What happens to the paper's decoder when triggers work less often than it assumes: digits, code c, paper's recipe.
 
     python -m benchmarks.assumptions [--repeats 5]
 
@@ -45,6 +45,7 @@ def main() -> None:
             place = Path(folder, str(fraction))
             settings = [
                 "decoder.name=bayes",
+                "training.recipe=paper",
                 f"code.name={CODE}",
                 f"attack.fraction={fraction}",
                 f"repeats={options.repeats}",

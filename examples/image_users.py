@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from codeward.estimators import CodedClassifier
-from codeward.training import PRESETS
+from codeward.training import MODERN
 
 ATTACKER, TARGET = 5, 0
 
@@ -41,7 +41,7 @@ def main(epochs=10):
     triggered, truth = stamp(test_images), test_labels
 
     # The recipe stands for the sub-model: architecture="package.module:function" would train a network of your own.
-    recipe = replace(PRESETS["digits"], epochs=epochs)
+    recipe = replace(MODERN["digits"], epochs=epochs)
     # For seven users the designer finds 7 models of 4 users each, the fewest possible (the Fano plane's complement).
     coded = CodedClassifier(recipe, n_attackers=1, guarantee="track", random_state=0)
     coded.fit(train_images, train_labels, groups=users, validation=(clean_images, clean_labels))

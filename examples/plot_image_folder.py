@@ -91,7 +91,7 @@ for what, count in counts.items():
 
 # %%
 # The alarm is set for 5% of inputs like those of the annotators. The images asked about here are the last of the data
-# set, by other people, and raise it more often. Had they been drawn at random from all images, it would be 17 of 397.
+# set, by other people, and raise it more often. Had they been drawn at random from all images, it would be 9 of 397.
 
 # %%
 # One of them

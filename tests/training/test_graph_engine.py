@@ -39,6 +39,7 @@ _MODERN = {"learning_rate": 0.1, "weight_decay": 1e-3, "cutout": 3, "mixup": 0.3
     "recipe",
     [
         replace(PRESETS["cifar10"], architecture="digits-cnn", **_OWN),
+        replace(MODERN["digits"], **_OWN),
         replace(MODERN["cifar10"], architecture="fast-small", **_OWN, **_MODERN),
         replace(MODERN["mnist"], **_OWN),
     ],

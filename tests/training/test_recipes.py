@@ -153,7 +153,8 @@ def test_models_of_unlike_sizes_are_all_trained_each_as_it_would_be_alone(monkey
 
 def test_recipes_have_names():
     assert choose_recipe("cifar10", "paper") is PRESETS["cifar10"]
-    assert choose_recipe("digits") is PRESETS["digits"]
+    assert choose_recipe("digits") is MODERN["digits"]
+    assert choose_recipe("digits", "paper") is PRESETS["digits"]
     assert choose_recipe("holiday.npz") is MODERN["images"]
     with pytest.raises(InputError, match="modern, paper"):
         choose_recipe("mnist", "secret")
