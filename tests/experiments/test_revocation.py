@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from codeward._errors import InputError
 from codeward.codes import Code, inspect, named_code
 from codeward.decoding import load_votes
-from codeward.experiments import load_pair, name_output, prepare_setting, revoke_users, run_experiment
+from codeward.experiments import _setting, load_pair, name_output, prepare_setting, revoke_users, run_experiment
 from codeward.experiments._unlearning import plan_remaining
 from codeward.runs import Revocation, foresee_revocation, load_config, load_record, load_revocation
 from codeward.training import ModelStore, drop_users, plan_models, train_ensemble
@@ -101,6 +101,16 @@ def test_retrained_models_are_those_of_a_training_that_never_had_the_user(run_fo
     same = [entry for entry in clean if entry["sha256"] == fresh[tuple(entry["about"]["users"])]["sha256"]]
     # The store also holds models under attack; of each user set one is the clean one.
     assert {tuple(entry["about"]["users"]) for entry in same} == set(remaining)
+
+
+def test_a_revocation_trains_by_the_recipe_of_the_run_although_its_name_means_another_now(
+    run_folder, tmp_path, monkeypatch
+):
+    recipe = _setting.choose_recipe("digits")
+    monkeypatch.setattr(_setting, "choose_recipe", lambda *_: replace(recipe, label_smoothing=0.1))
+    outlook = foresee_revocation(run_folder, ["4"])
+    records = list(revoke_users(run_folder, outlook, tmp_path / "new"))
+    assert max(record["work"]["trained"] for record in records) == len(outlook.retrained)
 
 
 def list_models_in(root):

@@ -1,6 +1,7 @@
 import inspect
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -157,6 +158,28 @@ def test_a_folder_of_an_older_version_gets_its_keys_without_training(done, tmp_p
     assert [record["figures"] for record in again] == [record["figures"] for record in done[1]]
     assert vote_bytes(copy.path) == vote_bytes(done[0])
     assert find_cell(copy).keys == find_cell(done[0]).keys
+
+
+def test_a_run_goes_on_with_the_recipe_it_began_with_although_its_name_means_another_now(done, tmp_path, monkeypatch):
+    copy = shutil.copytree(done[0], tmp_path / "run")
+    recipe = _setting.choose_recipe("digits")
+    monkeypatch.setattr(_setting, "choose_recipe", lambda *_: replace(recipe, label_smoothing=0.1))
+    shutil.rmtree(copy / "store")
+    again = run(copy, "repeats=2")
+    assert [record["training"] for record in again] == [done[1][0]["training"]] * 4
+    assert vote_bytes(copy).items() >= vote_bytes(done[0]).items()
+    assert run(tmp_path / "new")[0]["training"] == done[1][0]["training"] | {"label_smoothing": 0.1}
+
+
+def test_a_record_that_does_not_say_how_its_models_were_trained_is_refused_by_name(done, tmp_path):
+    copy = shutil.copytree(done[0], tmp_path / "run")
+    file = copy / "records" / "repeat0-attackers0.json"
+    record = json.loads(file.read_text())
+    shutil.rmtree(copy / "store")
+    for training in ({"secret": 1}, None):
+        file.write_text(json.dumps(record | {"training": training}))
+        with pytest.raises(InputError, match=r"repeat0-attackers0\.json: how its models were trained"):
+            run(copy)
 
 
 def test_altered_votes_are_made_again(done, tmp_path):

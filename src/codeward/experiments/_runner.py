@@ -24,6 +24,7 @@ from codeward.decoding import VoteSet, estimate_confusion
 from codeward.experiments._setting import (
     Parts,
     Setting,
+    keep_training,
     load_pair,
     name_users,
     prepare_setting,
@@ -76,9 +77,9 @@ class Experiment:
         return split_data(self.config, 0, self.pair)
 
     def prepare(self, repeat: int) -> Setting:
-        """Split the data of a repeat."""
+        """Split the data of a repeat; the recipe is that of the cells that are there."""
         parts = None if repeat else self.parts
-        return prepare_setting(self.config, repeat, self.pair, self.folder.code, parts)
+        return keep_training(prepare_setting(self.config, repeat, self.pair, self.folder.code, parts), self.folder)
 
     def run(self, progress: Shown = None) -> Iterator[tuple[Cell, bool]]:
         """Make every cell; yield it with whether something of it was made just now.

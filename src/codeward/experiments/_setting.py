@@ -12,7 +12,7 @@ from codeward._errors import InputError
 from codeward.attacks import AttackGroup, draw_groups, poison_users, trigger_inputs
 from codeward.codes import Code
 from codeward.data import DatasetPair, Samples, halve_test, load_dataset, split_dirichlet, split_groups, split_iid
-from codeward.runs import RunConfig
+from codeward.runs import RunConfig, RunFolder, load_record
 from codeward.training import TrainingSettings, choose_recipe
 
 Parts = Sequence[NDArray[np.int64]]
@@ -200,6 +200,29 @@ def prepare_setting(
         n_classes=pair.n_classes,
         training=choose_training(config, pair),
     )
+
+
+def keep_training(setting: Setting, folder: RunFolder) -> Setting:
+    """Return the setting with the recipe by which the folder's first cell was trained, if there is one.
+
+    A configuration may only name its recipe, and a later release may mean another one by that name. A run that goes on,
+    or forgets a user, keeps its own: cells of two recipes have no common mean, and no model need be trained again.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> config = RunConfig(code={"name": "d"})
+    >>> setting = prepare_setting(config, 0, load_pair(config), named_code("d"))
+    >>> keep_training(setting, RunFolder("no/such/folder")) is setting
+    True
+    """
+    for cell in folder.list_records()[:1]:
+        file = folder.record(*cell)
+        try:
+            return replace(setting, training=TrainingSettings(**load_record(file)["training"]))
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{file}: how its models were trained is not to be read; choose another folder") from error
+    return setting
 
 
 def choose_training(config: RunConfig, pair: DatasetPair) -> TrainingSettings:

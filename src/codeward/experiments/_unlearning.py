@@ -16,7 +16,7 @@ from codeward._progress import Shown
 from codeward.estimators import load_sub_models, plan_collected, retrain_without, write_folder
 from codeward.experiments._federated_run import copy_round, list_sizes
 from codeward.experiments._runner import find_device, holds_models, vote_cell
-from codeward.experiments._setting import Setting, load_pair, prepare_setting
+from codeward.experiments._setting import Setting, keep_training, load_pair, prepare_setting
 from codeward.federated import OneRound
 from codeward.runs import (
     Cell,
@@ -135,7 +135,7 @@ def revoke_users(
             assert pair is not None
             begin = time.perf_counter()
             if setting is None or setting.repeat != cell.repeat:
-                setting = prepare_setting(config, cell.repeat, pair, outlook.after.original)
+                setting = keep_training(prepare_setting(config, cell.repeat, pair, outlook.after.original), old)
             users = setting.poisoned(cell.n_attackers)
             for user in outlook.after.revoked:
                 users[user] = users[user].take(np.zeros(0, dtype=np.int64))
