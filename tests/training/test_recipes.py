@@ -135,7 +135,9 @@ def test_a_recipe_by_size_looks_at_the_models_own_samples_only():
         assert BY_SIZE not in own._sized().values()
         assert TrainingSettings(**json.loads(json.dumps(own.to_json()))) == own
     with pytest.raises(InputError, match="no rule by size"):
-        TrainingSettings(epochs=BY_SIZE)
+        TrainingSettings(epochs=BY_SIZE, optimizer="sgd")
+    assert [MODERN["digits"].for_samples(size).epochs for size in (0, 39, 40, 100, 300)] == [128, 128, 64, 32, 16]
+    assert MODERN["digits"].for_samples(420) == replace(MODERN["digits"], epochs=16)
 
 
 def test_models_of_unlike_sizes_are_all_trained_each_as_it_would_be_alone(monkeypatch):

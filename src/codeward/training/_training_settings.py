@@ -120,7 +120,7 @@ class TrainingSettings:
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         open_ones = [name for name, value in self._sized().items() if value == BY_SIZE]
-        if open_ones and self.augmentation not in SIZE_RULES:
+        if open_ones and self._rule not in SIZE_RULES:
             raise InputError(f"{', '.join(open_ones)}: no rule by size for augmentation {self.augmentation}; state it")
         object.__setattr__(self, "mean", tuple(float(v) for v in self.mean))
         object.__setattr__(self, "std", tuple(float(v) for v in self.std))
@@ -133,6 +133,10 @@ class TrainingSettings:
 
     def _sized(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in SIZED}
+
+    @property
+    def _rule(self) -> str:
+        return "adam" if self.optimizer == "adam" else self.augmentation
 
     @property
     def is_plain(self) -> bool:
@@ -163,7 +167,7 @@ class TrainingSettings:
         missing = [name for name, value in self._sized().items() if value == BY_SIZE]
         if not missing:
             return self
-        rows = SIZE_RULES[self.augmentation]
+        rows = SIZE_RULES[self._rule]
         row = next((values for least, values in rows if n_samples >= least), rows[-1][1])
         chosen = {name: row[name] for name in missing if name != "epochs"}
         if "epochs" in missing:
@@ -203,9 +207,9 @@ def _row(epochs: int, images: int, batch: int, rate: float, decay: float, *other
     return dict(zip(("images", *SIZED), (images, epochs, batch, rate, decay, *others), strict=True))
 
 
-#: By augmentation: from so many samples of the model's own users on, these values (the first row that fits). Epochs: as
-#: many as it takes to see ``images`` images, ``epochs`` at most. Chosen on held-out training images of CIFAR-10 and
-#: MNIST (docs/development/training-speed.md says what was tried), never on test images.
+#: By augmentation, or ``adam``: from so many samples of the model's own users on, these values (the first row that
+#: fits). Epochs: as many as it takes to see ``images`` images, ``epochs`` at most. Chosen on held-out training images
+#: of CIFAR-10, MNIST and digits (docs/development/training-speed.md says what was tried), never on test images.
 SIZE_RULES: dict[str, tuple[tuple[int, dict[str, float]], ...]] = {
     "shift-flip": (
         (20_000, _row(40, 10**9, 256, 0.4, 5e-4, 12, 0.0, 0.0)),
@@ -222,6 +226,13 @@ SIZE_RULES: dict[str, tuple[tuple[int, dict[str, float]], ...]] = {
     "warp": (
         (2_500, _row(20, 200_000, 128, 0.05, 5e-4, 0, 0.0, 0.0)),
         (0, _row(1_280, 32_000, 64, 0.05, 5e-4, 0, 0.0, 0.0)),
+    ),
+    # Few rows: models of one row train side by side.
+    "adam": (
+        (300, _row(16, 10**9, 16, 0.005, 1e-4, 0, 0.0, 0.0)),
+        (100, _row(32, 10**9, 16, 0.005, 1e-4, 0, 0.0, 0.0)),
+        (40, _row(64, 10**9, 16, 0.005, 1e-4, 0, 0.0, 0.0)),
+        (0, _row(128, 10**9, 16, 0.005, 1e-4, 0, 0.0, 0.0)),
     ),
 }
 
@@ -259,7 +270,7 @@ MODERN: dict[str, TrainingSettings] = {
         PRESETS["digits"],
         batches="mixed",
         batch_size=16,
-        epochs=16,
+        epochs=BY_SIZE,
         learning_rate=0.005,
         schedule="one-cycle",
         label_smoothing=0.4,
