@@ -119,9 +119,10 @@ class TrainingSettings:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        open_ones = [name for name, value in self._sized().items() if value == BY_SIZE]
-        if open_ones and self._rule not in SIZE_RULES:
-            raise InputError(f"{', '.join(open_ones)}: no rule by size for augmentation {self.augmentation}; state it")
+        [_, known], *_ = SIZE_RULES.get(self._rule, ((0, {}),))
+        open_ones = [name for name, value in self._sized().items() if value == BY_SIZE and name not in known]
+        if open_ones:
+            raise InputError(f"{', '.join(open_ones)}: no rule by size for {self._rule}; state a value of your own")
         object.__setattr__(self, "mean", tuple(float(v) for v in self.mean))
         object.__setattr__(self, "std", tuple(float(v) for v in self.std))
         if len(self.mean) != len(self.std) or not self.mean:
@@ -228,12 +229,7 @@ SIZE_RULES: dict[str, tuple[tuple[int, dict[str, float]], ...]] = {
         (0, _row(1_280, 32_000, 64, 0.05, 5e-4, 0, 0.0, 0.0)),
     ),
     # Few rows: models of one row train side by side.
-    "adam": (
-        (300, _row(16, 10**9, 16, 0.005, 1e-4, 0, 0.0, 0.0)),
-        (100, _row(32, 10**9, 16, 0.005, 1e-4, 0, 0.0, 0.0)),
-        (40, _row(64, 10**9, 16, 0.005, 1e-4, 0, 0.0, 0.0)),
-        (0, _row(128, 10**9, 16, 0.005, 1e-4, 0, 0.0, 0.0)),
-    ),
+    "adam": tuple((least, {"images": 10**9, "epochs": n}) for least, n in ((300, 16), (100, 32), (40, 64), (0, 128))),
 }
 
 #: The recipes of the paper (``mnist``, ``cifar10``), Fashion-MNIST like MNIST, and one for scikit-learn's digits.
