@@ -32,7 +32,7 @@ from codeward.training import ModelStore, TrainingSettings, vote
 
 #: Distinct patches of the dynamic trigger.
 _PATCHES = 8
-#: Opacity of the pattern that updates plant: a patch over a ninth of a small image confuses perceptrons by itself.
+#: Opacity of the pattern that updates plant: a patch over a seventh of a small image confuses perceptrons by itself.
 _OPACITY = 0.3
 #: Share of the validation data that an attacker of it reaches.
 _VALIDATION_SHARE = 0.1
