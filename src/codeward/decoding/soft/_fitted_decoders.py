@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,6 @@ from codeward.decoding.soft._attack_draws import (
     ON_SCORES,
     ON_VOTES,
     Family,
-    Success,
     overwrite_scores,
     overwrite_votes,
 )
@@ -34,6 +33,7 @@ from codeward.decoding.soft._explanations import (
 from codeward.decoding.soft._fitting import QUIET, ROUNDING, Material, check_settings, quieten, tune
 from codeward.decoding.soft._learners import N_FOLDS, cross_calibrate
 from codeward.decoding.soft._opinions import Tuned, choose_threshold, give_verdicts, split_chunks, sum_labels
+from codeward.decoding.soft._planted_inputs import PlantedInputs, find_planted
 
 
 class FittedDecoder:
@@ -50,6 +50,7 @@ class FittedDecoder:
     explanations_: Explanations
     paper_: BayesDecoder
     tuned_: Tuned
+    planted_: tuple[PlantedInputs, ...]
 
     def decode(self, observed: ArrayLike) -> Decoded:
         """Verdicts on N inputs: scores of shape (N, m, c), log-probabilities, or votes of shape (N, m).
@@ -101,40 +102,27 @@ class FittedDecoder:
         """Log evidence of no attack, shape (N,), on the scale of `log_likelihood`: all zero."""
         return np.zeros(self._weigh(observed)[1].size)
 
-    def _tune(
-        self,
-        inputs: NDArray[Any],
-        votes: NDArray[np.int64],
-        labels: NDArray[np.int64],
-        n_classes: int,
-        folds: NDArray[np.int64],
-        families: tuple[Family, ...],
-        success: Success,
-        quiet: float,
-        overwrite: Any,
-        weigh: Any,
-        generator: np.random.Generator,
-    ) -> None:
+    def _leave_out(self, votes: NDArray[np.int64], labels: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
+        """Return the rows to fit on: without what was planted, which can be told where class counts are known."""
+        known = (votes, labels, self.code, len(self.attackers_prior) - 1)
+        self.planted_ = () if self.class_counts is None else find_planted(*known, self.class_counts, n_classes)
+        return np.setdiff1d(np.arange(labels.size), [row for found in self.planted_ for row in found.rows])
+
+    def _tune(self, given: Material, families: tuple[Family, ...], generator: np.random.Generator) -> None:
         """Fit everything after the calibration, which sees a validation input through maps that never saw it."""
-        confusion = estimate_confusion(votes, labels, n_classes)
+        confusion = estimate_confusion(given.votes, given.labels, given.n_classes)
         self.__dict__.pop("nearest_", None)
         self.paper_ = BayesDecoder(self.code, confusion, attackers_prior=self.attackers_prior)
         if self.nearest_ is None:
             # The last model an attack left alone looks like the only one another worked in, or that errs.
-            success, families = ON_VOTES, tuple(family for family in families if family != "imitated") or families
-        self.tuned_ = tune(
-            Material(inputs, votes, labels, folds, n_classes, success, quiet, overwrite, weigh),
-            self.paper_,
-            self.explanations_,
-            families,
-            self.n_simulated,
-            self.false_alarm_rate,
-            generator,
-        )
+            given = replace(given, success=ON_VOTES)
+            families = tuple(family for family in families if family != "imitated") or families
+        settings = (self.n_simulated, self.false_alarm_rate, generator)
+        self.tuned_ = tune(given, self.paper_, self.explanations_, families, *settings)
         # Inputs with equal votes pass the threshold together or not at all, and a large group may do so in the end that
         # did not in its fold: the fitted decoder itself may not flag too many of them either.
-        evidence, inverse = self._weigh(inputs)
-        gaps = quieten(sum_labels(evidence, self.explanations_, self.tuned_.ratios).gap[inverse], votes)
+        evidence, inverse = self._weigh(given.inputs)
+        gaps = quieten(sum_labels(evidence, self.explanations_, self.tuned_.ratios).gap[inverse], given.votes)
         own = choose_threshold(gaps, self.false_alarm_rate) + ROUNDING
         self.tuned_ = replace(self.tuned_, threshold=max(self.tuned_.threshold, own))
 
@@ -173,7 +161,7 @@ class DiscountedDecoder(FittedDecoder):
     seed : int
     class_counts : array_like of int, shape (n, c), optional
         Samples of every class that each user handed in: then ``nearest_`` leaves out attacks that
-        clean inputs of a class pass for that few users hold.
+        clean inputs of a class pass for that few users hold, and the fit leaves out ``planted_``.
 
     Attributes
     ----------
@@ -183,6 +171,8 @@ class DiscountedDecoder(FittedDecoder):
         Hit patterns with their prior.
     tuned_ : Tuned
         RatioModels, alarm threshold and reading of the label.
+    planted_ : tuple of PlantedInputs
+        Validation inputs that show an attack their labels agree with (`find_planted`): left out of the fit.
 
     Examples
     --------
@@ -211,6 +201,8 @@ class DiscountedDecoder(FittedDecoder):
         truth = check_labels(labels, checked.shape[0], self.n_classes)
         generator = np.random.default_rng(self.seed)
         self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
+        kept = self._leave_out(checked, truth, self.n_classes)
+        checked, truth = checked[kept], truth[kept]
 
         # Confusion matrices of each fold from the others, so that no input is judged by itself.
         folds = generator.permutation(np.arange(truth.size) % N_FOLDS)
@@ -226,8 +218,8 @@ class DiscountedDecoder(FittedDecoder):
                 likelihoods[here] = model.log_likelihood(made[here])
             return weigh_votes(likelihoods, made)
 
-        known = (checked, checked, truth, self.n_classes, folds, ("sure",), ON_VOTES, 1.0)
-        self._tune(*known, lambda attacks: overwrite_votes(checked, attacks), weigh, generator)  # type: ignore[arg-type]
+        known = (checked, checked, truth, folds, self.n_classes, ON_VOTES, 1.0)
+        self._tune(Material(*known, partial(overwrite_votes, checked), weigh), ("sure",), generator)
         return self
 
     def _weigh(self, observed: ArrayLike) -> tuple[ModelEvidence, NDArray[np.int64]]:
@@ -289,7 +281,7 @@ class SoftDecoder(FittedDecoder):
     seed : int
     class_counts : array_like of int, shape (n, c), optional
         Samples of every class that each user handed in: then ``nearest_`` leaves out attacks that
-        clean inputs of a class pass for that few users hold.
+        clean inputs of a class pass for that few users hold, and the fit leaves out ``planted_``.
 
     Attributes
     ----------
@@ -300,6 +292,8 @@ class SoftDecoder(FittedDecoder):
         RatioModels, alarm threshold and reading of the label.
     paper_ : BayesDecoder
         The paper's decoder with confusion matrices of the validation votes.
+    planted_ : tuple of PlantedInputs
+        Validation inputs that show an attack their labels agree with (`find_planted`): left out of the fit.
 
     Examples
     --------
@@ -334,6 +328,8 @@ class SoftDecoder(FittedDecoder):
             raise InputError(f"families: choose from {', '.join(FAMILIES)}, got {self.families}")
         generator = np.random.default_rng(self.seed)
         self.explanations_ = list_explanations(self.code, np.asarray(self.attackers_prior, dtype=np.float64))
+        kept = self._leave_out(checked.argmax(axis=2), truth, self.n_classes_)
+        checked, truth = checked[kept], truth[kept]
         self.calibration_ = calibration = cross_calibrate(checked, truth, generator)
 
         def weigh(made: NDArray[np.float64], rows: NDArray[np.int64]) -> ModelEvidence:
@@ -341,9 +337,9 @@ class SoftDecoder(FittedDecoder):
 
         self.votes_, self.labels_ = checked.argmax(axis=2), truth
         self.__dict__.pop("fallback_", None)
-        known = (checked, self.votes_, truth, self.n_classes_, calibration.folds, self.families, ON_SCORES, QUIET)
+        known = (checked, self.votes_, truth, calibration.folds, self.n_classes_, ON_SCORES, QUIET)
         made = partial(overwrite_scores, checked, truth, calibration.folds, generator=generator)
-        self._tune(*known, made, weigh, generator)
+        self._tune(Material(*known, made, weigh), self.families, generator)
         return self
 
     @property

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeward._errors import InputError
+from codeward.codes import named_code
+from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, find_planted
+
+CODE = named_code("btc2412")
+EVEN = np.full((12, 4), 100)
+
+
+def make_votes(seed, n_inputs=300, errors=0.05):
+    """Models that err one by one, and half of the time all on the same tenth of the inputs."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, n_inputs)
+    rates = np.where(rng.random(n_inputs) < 0.1, 0.5, errors)[:, None]
+    wrong = rng.random((n_inputs, CODE.n_models)) < rates
+    return np.where(wrong, rng.integers(0, 4, wrong.shape), labels[:, None]), labels
+
+
+def plant(votes, labels, attackers, target, rows):
+    """Stamp some validation inputs and label them with the target; free models say the old label."""
+    votes, labels = votes.copy(), labels.copy()
+    votes[np.ix_(rows, np.flatnonzero(CODE.pattern(attackers)))] = target
+    labels[rows] = target
+    return votes, labels
+
+
+@given(st.integers(0, 10_000), st.sampled_from([(3,), (0, 5), (2, 11)]), st.integers(0, 3), st.integers(8, 40))
+def test_planted_inputs_are_found_with_who_planted_them(seed, attackers, target, count):
+    votes, labels = make_votes(seed)
+    rows = np.flatnonzero(labels != target)[:count]
+    found = find_planted(*plant(votes, labels, attackers, target, rows), CODE, 2, EVEN, 4)
+    assert [one.target for one in found] == [target]
+    assert attackers in found[0].users
+    # Those on which at most one model errs; hardly a clean input goes with them.
+    hit = CODE.pattern(attackers)
+    says = plant(votes, labels, attackers, target, rows)[0][rows] == target
+    near = (says != hit).sum(axis=1) <= 1
+    assert set(rows[near]) <= set(found[0].rows)
+    assert len(set(found[0].rows) - set(rows)) <= 2
+
+
+@given(st.integers(0, 10_000), st.floats(0, 0.25))
+def test_nothing_is_found_among_clean_inputs(seed, errors):
+    assert find_planted(*make_votes(seed, errors=errors), CODE, 2, EVEN, 4) == ()
+
+
+def test_a_class_that_few_users_hold_is_not_taken_for_planted():
+    votes, labels = make_votes(0)
+    rows = np.flatnonzero(labels == 1)
+    holders = CODE.pattern((0, 5))
+    votes[np.ix_(rows, np.flatnonzero(~holders))] = 2  # models without the holders have not seen class 1
+    held = EVEN.copy()
+    held[:, 1] = 0
+    held[[0, 5], 1] = 600
+    assert find_planted(votes, labels, CODE, 2, held, 4) == ()
+    assert find_planted(votes, labels, CODE, 2, EVEN, 4)  # had all seen it, they would be
+
+
+def test_what_hit_models_learned_from_is_not_asked():
+    # Attackers hand in class counts, too: they could say that they hold nothing.
+    votes, labels = make_votes(0)
+    rows = np.flatnonzero(labels != 1)[:20]
+    lying = EVEN.copy()
+    lying[CODE.matrix[CODE.pattern((0, 5))].any(axis=0) & ~CODE.matrix[~CODE.pattern((0, 5))].any(axis=0), 1] = 0
+    [found] = find_planted(*plant(votes, labels, (0, 5), 1, rows), CODE, 2, lying, 4)
+    assert (0, 5) in found.users
+
+
+def test_models_that_are_seldom_right_accuse_nobody():
+    votes, labels = make_votes(0)
+    rng = np.random.default_rng(1)
+    weak = rng.random(votes.shape) < 0.7
+    votes = np.where(weak, rng.integers(0, 4, votes.shape), votes)
+    rows = np.flatnonzero(labels != 1)[:20]
+    assert find_planted(*plant(votes, labels, (0, 5), 1, rows), CODE, 2, EVEN, 4) == ()
+
+
+def make_fit(kind, counts):
+    return SoftDecoder(CODE, class_counts=counts, n_simulated=2000) if kind == "soft" else DiscountedDecoder(
+        CODE, 4, class_counts=counts, n_simulated=2000
+    )  # fmt: skip
+
+
+def score(votes):
+    """Log-probabilities of models that are sure of their vote, more or less."""
+    rng = np.random.default_rng(7)
+    logits = rng.normal(size=(*votes.shape, 4)) + 4.0 * (votes[:, :, None] == np.arange(4))
+    logits[np.arange(4) == votes[:, :, None]] += 2.0
+    return np.asarray(logits - np.log(np.exp(logits).sum(axis=2, keepdims=True)))
+
+
+@pytest.mark.parametrize("kind", ["soft", "discounted"])
+def test_a_fit_on_planted_inputs_is_the_fit_without_them(kind):
+    votes, labels = make_votes(3)
+    rows = np.flatnonzero(labels != 1)[:30]
+    planted, said = plant(votes, labels, (0, 5), 1, rows)
+    triggered, truth = plant(*make_votes(4), (0, 5), 1, np.arange(300))[0], make_votes(4)[1]
+
+    def heard(votes):
+        return score(votes) if kind == "soft" else votes
+
+    judged = make_fit(kind, EVEN).fit(heard(planted), said)
+    [found] = judged.planted_
+    assert (0, 5) in found.users
+    kept = np.setdiff1d(np.arange(300), found.rows)
+    before = make_fit(kind, EVEN).fit(heard(planted)[kept], said[kept])
+    assert before.planted_ == ()
+    assert np.array_equal(judged.decode(heard(triggered)).label_probability,
+                          before.decode(heard(triggered)).label_probability)  # fmt: skip
+    others = truth != 1
+    right = (judged.predict(heard(triggered)) == truth)[others].mean()
+    assert right > 0.9
+    # Where it is not known who holds what, nothing is left out.
+    trusting = make_fit(kind, None).fit(heard(planted), said)
+    assert trusting.planted_ == ()
+    assert (trusting.predict(heard(triggered)) == truth)[others].mean() <= right
+
+
+@pytest.mark.parametrize("counts", [np.full((12, 3), 9), np.full((11, 4), 9), np.full((12, 4), -1), np.full(12, 9)])
+def test_class_counts_that_do_not_fit_are_refused(counts):
+    with pytest.raises(InputError, match="class_counts"):
+        find_planted(*make_votes(0), CODE, 2, counts, 4)
