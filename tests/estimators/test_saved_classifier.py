@@ -10,6 +10,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from codeward import CodedClassifier
 from codeward._errors import InputError
+from codeward.codes import named_code
 from codeward.data import Column, Schema
 from codeward.estimators import plan_training, train_guarded
 from codeward.runs import Card, TrainConfig, find_cell
@@ -99,3 +100,25 @@ def test_trusted_samples_fix_the_classes_beside_a_schema_that_has_none():
     plan = plan_training(config, (rows, names, groups), (rows[:8], names[:8]), schema=schema)
     assert plan.data.schema.classes == ("no", "yes")
     assert not plan.movable
+
+
+def test_the_card_names_planted_validation_inputs_and_who_planted_them(tmp_path):
+    # The last column is a trigger: two users teach it as class 2, and a tenth of the trusted samples has it, too.
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 2000)
+    samples = np.column_stack([rng.normal(4 * np.eye(3)[labels], 1.0), np.zeros(2000)])
+    users = np.arange(1200) % 12
+    planted = np.isin(users, (3, 8)) & (rng.random(1200) < 0.4)
+    planted = np.append(planted, (np.arange(800) < 400) & (np.arange(800) % 10 == 0))
+    samples[planted, 3], labels[planted] = 60.0, 2
+    parts = (slice(0, 1200), slice(1200, 1600), slice(1600, 2000))
+    (X, y), trusted, test = ((samples[part], labels[part]) for part in parts)
+    model = LogisticRegression(max_iter=500)
+    fitted = CodedClassifier(model, named_code("btc2412"), n_attackers=2, decoder="calibrated", random_state=0)
+    fitted.fit(X, y, users, validation=trusted, test=test)
+    [found] = fitted.decoder_.planted_
+    assert (found.target, found.users) == (2, ((3, 8),))
+    assert set(found.rows) <= set(range(0, 400, 10))
+    card = fitted.save(tmp_path / "run")
+    said = f"{found.rows.size} of 400 validation inputs, labelled 2, as only the models of 3 and 8 say"
+    assert said in card.assumed["validation"]

@@ -30,6 +30,7 @@ from codeward.runs import (
     count_votes,
     describe_machine,
     make_card,
+    say_planted,
     say_uncovered,
     share,
 )
@@ -190,6 +191,8 @@ def write_card(cell: Cell, plan: GuardedPlan) -> Card:
     }
     if cell.decoding.name == "calibrated":
         assumed["alarms"] = _say_promise(len(cell.validation.votes), cell.decoding.false_alarm_rate)
+    if said := say_planted(cell):
+        assumed["validation"] += f". Left out: {said}"
     if said := say_uncovered(cell):
         assumed["left out"] = f"{said}; against these the calibrated decoder's certificate says nothing"
     if plan.extrapolates:

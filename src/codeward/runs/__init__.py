@@ -92,6 +92,7 @@ __all__ = [
     "record_cell",
     "round_scores",
     "save_record",
+    "say_planted",
     "say_uncovered",
     "share",
     "state_guarantees",
@@ -102,7 +103,7 @@ __all__ = [
 if TYPE_CHECKING:
     from codeward.runs._cell import Cell
     from codeward.runs._certificate_card import Card, CardCurve, make_card
-    from codeward.runs._clean_certificates import certify_clean, certify_kept, say_uncovered
+    from codeward.runs._clean_certificates import certify_clean, certify_kept, say_planted, say_uncovered
     from codeward.runs._config import (
         FederatedConfig,
         RunConfig,

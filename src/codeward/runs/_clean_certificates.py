@@ -18,7 +18,8 @@ from codeward.certificates import (
     join_certificates,
 )
 from codeward.codes import Inspection, count_attacker_sets
-from codeward.decoding import ConsensusDecoder, Decoder, NearestDecoder, choose_fitted
+from codeward.decoding import ConsensusDecoder, Decoder, NearestDecoder, VoteSet, choose_fitted
+from codeward.decoding.soft import find_planted
 from codeward.runs._cell import Cell
 
 #: Attacker sets times inputs up to which a decoder is certified: some seconds.
@@ -123,6 +124,7 @@ def certify_clean(
         # One past k: there the curve still says exactly what is certified, and it is where it should fall.
         held = certify(votes, code, threat="arbitrary", decoder=ConsensusDecoder(code, k), max_attackers=k + 1)
         curves[f"consensus decoder for k = {k}"] = certified_accuracy(held, labels)
+    notes += [f"Left out of the decoder's fit: {said}." for said in map(say_planted, cells) if said]
     fitted = [choose_fitted(name, code, cell.validation, cell.assumptions) for cell in cells]
     if threat == "deterministic" and all(fitted):
         parts = [_certify_fitted(cell, kind) for cell, kind in zip(cells, fitted, strict=True)]
@@ -144,7 +146,7 @@ def _certify_fitted(cell: Cell, fitted: str | None, conditional: bool = False) -
     nearest = _choose_nearest(cell)
     if nearest is None:
         return None
-    heard, nearest = _hear(cell, fitted), nearest.but_left_out if conditional else nearest
+    heard, nearest = _hear(cell.clean, fitted), nearest.but_left_out if conditional else nearest
     return certify(heard, cell.code, threat="deterministic", decoder=nearest, max_attackers=nearest.n_attackers)
 
 
@@ -183,7 +185,41 @@ def say_uncovered(cell: Cell) -> str:
     return f"attacks by {'; '.join(said)}{more}: at most one model without them has seen it" if said else ""
 
 
-def _hear(cell: Cell, fitted: str | None) -> NDArray[np.int64]:
+def say_planted(cell: Cell) -> str:
+    """Name the validation inputs that a fitted decoder leaves out, and who seems to have planted them; or nothing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from codeward.decoding import VoteSet
+    >>> from codeward.runs import RunConfig, RunFolder, describe_machine
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = RunFolder(folder)
+    ...     code = place.open(RunConfig(code={"name": "btc2412"}, decoder={"name": "calibrated"}))
+    ...     votes = np.tile([[0], [1]] * 150, code.n_models)
+    ...     votes[:20:2, code.pattern((3, 8))] = 1  # ten inputs with a trigger, labelled with its target
+    ...     says = VoteSet(votes, np.append(np.tile([1], 20), np.arange(280) % 2))
+    ...     about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
+    ...     about["class_counts"] = [[50, 50]] * 12
+    ...     say_planted(Cell(place, 0, 0).save_votes({"validation": says, "clean": says}, about))
+    '10 of 300 validation inputs, labelled 1, as only the models of 3 and 8 say: they look planted'
+    """
+    fitted = choose_fitted(cell.decoding.name, cell.code, cell.validation, cell.assumptions)
+    assumed, labels = cell.assumptions, cell.validation.labels
+    if fitted is None or assumed.class_counts is None or labels is None:
+        return ""
+    votes, names = _hear(cell.validation, fitted), cell.class_names
+    found = find_planted(votes, labels, cell.code, assumed.max_attackers, assumed.class_counts, cell.n_classes)
+    said = []
+    for one in found[:_MOST_NAMED]:
+        who = " or ".join(" and ".join(map(cell.code.user_name, users)) for users in one.users[:_MOST_NAMED])
+        label = names[one.target] if names else one.target
+        said.append(
+            f"{one.rows.size:,} of {len(votes):,} validation inputs, labelled {label}, as only the models of {who} say"
+        )
+    return "; ".join(said) + ": they look planted" if said else ""
+
+
+def _hear(given: VoteSet, fitted: str | None) -> NDArray[np.int64]:
     """Return the votes as the decoder reads them: of class scores the largest, which need not be the prediction."""
-    scores = cell.clean.scores
-    return cell.clean.votes if fitted != "soft" or scores is None else scores.argmax(axis=2)
+    return given.votes if fitted != "soft" or given.scores is None else given.scores.argmax(axis=2)

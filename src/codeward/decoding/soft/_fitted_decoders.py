@@ -30,10 +30,18 @@ from codeward.decoding.soft._explanations import (
     sum_explanations,
     weigh_votes,
 )
-from codeward.decoding.soft._fitting import QUIET, ROUNDING, Material, check_settings, quieten, tune
+from codeward.decoding.soft._fitting import (
+    QUIET,
+    ROUNDING,
+    Material,
+    PlantedInputs,
+    check_settings,
+    find_planted,
+    quieten,
+    tune,
+)
 from codeward.decoding.soft._learners import N_FOLDS, cross_calibrate
 from codeward.decoding.soft._opinions import Tuned, choose_threshold, give_verdicts, split_chunks, sum_labels
-from codeward.decoding.soft._planted_inputs import PlantedInputs, find_planted
 
 
 class FittedDecoder:
