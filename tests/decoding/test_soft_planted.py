@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeward._errors import InputError
-from codeward.codes import named_code
+from codeward.codes import enumerate_patterns, named_code
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, find_planted
 
 CODE = named_code("btc2412")
@@ -124,3 +124,37 @@ def test_a_fit_on_planted_inputs_is_the_fit_without_them(kind):
 def test_class_counts_that_do_not_fit_are_refused(counts):
     with pytest.raises(InputError, match="class_counts"):
         find_planted(*make_votes(0), CODE, 2, counts, 4)
+
+
+def test_attackers_who_spoil_a_class_do_not_make_others_look_guilty():
+    # Code h16: models without users (0, 1) are nearly a pattern; who attacks with it spoils clean inputs of class 1.
+    code = named_code("h16")
+    patterns = enumerate_patterns(code, 2).bits
+    off = (~patterns[:, None] != patterns[None]).sum(axis=2)
+    [blamed, guilty] = np.argwhere((off <= 1) & (patterns.sum(axis=1) >= 3)[:, None])[0]
+    counts = np.full((code.n_users, 4), 100)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 400)
+    votes = np.tile(labels[:, None], code.n_models)
+    votes[np.ix_(np.flatnonzero(labels == 1), np.flatnonzero(~patterns[blamed]))] = 2
+    assert patterns[guilty][~patterns[blamed]].mean() > 0.8
+    assert find_planted(votes, labels, code, 2, counts, 4) == ()
+
+
+@pytest.mark.parametrize("name", ["btc2412", "c"])
+def test_on_codes_with_a_label_margin_nobody_can_be_blamed_so(name):
+    code = named_code(name)
+    patterns = enumerate_patterns(code, 2).bits
+    patterns = patterns[patterns.any(axis=1)]
+    assert (~patterns[:, None] != patterns[None]).sum(axis=2).min() > 1
+
+
+def test_votes_and_labels_that_do_not_fit_are_refused():
+    votes, labels = make_votes(0)
+    for bad in (votes[:, :-1], votes + 4, votes.astype(float) + 0.5):
+        with pytest.raises(InputError, match="votes"):
+            find_planted(bad, labels, CODE, 2, EVEN, 4)
+    with pytest.raises(InputError, match="labels"):
+        find_planted(votes, labels[:-1], CODE, 2, EVEN, 4)
+    with pytest.raises(InputError, match="attackers_prior"):
+        find_planted(votes, labels, CODE, 0, EVEN, 4)

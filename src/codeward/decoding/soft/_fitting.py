@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code, pack_words, unpack_words
-from codeward.decoding._attacker_sets import AttackerSets, Users, gather_attacker_sets
+from codeward.decoding._assumptions import check_labels, check_votes
+from codeward.decoding._attacker_sets import AttackerSets, Users
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import have_agreed
 from codeward.decoding._nearest import ClassShares
@@ -22,6 +23,7 @@ from codeward.decoding.soft._explanations import (
     TrainingSet,
     average_ratios,
     learn_ratios,
+    list_explanations,
 )
 from codeward.decoding.soft._learners import N_FOLDS
 from codeward.decoding.soft._opinions import Part, Tuned, choose_threshold, fit_pool, list_opinions, sum_labels
@@ -116,8 +118,8 @@ class PlantedInputs:
 
 
 def find_planted(
-    votes: NDArray[np.int64],
-    labels: NDArray[np.int64],
+    votes: ArrayLike,
+    labels: ArrayLike,
     code: Code,
     max_attackers: int,
     class_counts: ArrayLike,
@@ -130,20 +132,21 @@ def find_planted(
     the label are a hit pattern, the same on every such input. On clean inputs other models err each time.
 
     Inputs count as planted where at least `LEAST_PLANTED` of them, `LEAST_SHARE` of all and half of those on which as
-    many models say t have the same pattern of at most k users. Then those go, too, on which one model more or less says
-    t.
-    Models that have not seen t say it on none of its clean inputs either; so all models outside the pattern must have
-    seen t (`ClassShares`), and nothing is found where few users hold it. Nor where these models are right on less than
-    `RELIABLE` of the inputs.
+    many models say t have the same pattern of at most k users. Then those go, too, on which one model more or
+    less does.
+
+    Nothing is found where the models outside may be the ones to blame. They must have seen t, which models do not say
+    on its clean inputs otherwise (`ClassShares`), and be right on `RELIABLE` of the inputs. And they must differ in two
+    models at least from every pattern of k users: else these could attack clean inputs of t, and others look guilty.
 
     Threat model: *deterministic*, triggers that work in nearly all models they reach. Nothing is proved: who plants
-    fewer inputs, or triggers that often fail, is not found. What no validation data can undo is Proposition 43 of
-    docs/theory.md.
+    fewer inputs, or triggers that often fail, is not found, and who chooses which models obey (updates) can make others
+    look guilty. What no validation data can undo is Proposition 43 of docs/theory.md.
 
     Parameters
     ----------
-    votes : ndarray of int64, shape (N, m)
-    labels : ndarray of int64, shape (N,)
+    votes : array_like of int, shape (N, m)
+    labels : array_like of int, shape (N,)
         As they were handed in.
     code : Code
     max_attackers : int
@@ -160,29 +163,32 @@ def find_planted(
 
     Examples
     --------
-    >>> code = Code([[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]])
-    >>> votes = np.array([[0] * 6] * 40 + [[1] * 6] * 40 + [[1, 1, 1, 0, 0, 0]] * 8)
+    >>> code = Code(np.repeat(np.eye(3, dtype=int), 3, axis=0))  # three models a user
+    >>> votes = np.array([[0] * 9] * 40 + [[1] * 9] * 40 + [[1, 1, 1, 0, 0, 0, 0, 0, 0]] * 8)
     >>> labels = np.repeat([0, 1], [40, 48])  # the last eight are labelled as the first user's models say
-    >>> [found] = find_planted(votes, labels, code, 1, [[50, 50], [50, 50]], n_classes=2)
+    >>> [found] = find_planted(votes, labels, code, 1, [[50, 50]] * 3, n_classes=2)
     >>> found.rows.size, found.target, found.users
     (8, 1, ((0,),))
     """
     shares = ClassShares.count(code, class_counts, n_classes)
-    sets = gather_attacker_sets(code, np.append(0.0, np.ones(max_attackers)))
-    says_label = votes == labels[:, None]
+    sets = list_explanations(code, np.append(0.0, np.full(max_attackers, 1 / max(max_attackers, 1)))).sets
+    checked = check_votes(votes, code.n_models, n_classes)
+    truth = check_labels(labels, len(checked), n_classes)
+    says_label = checked == truth[:, None]
     found = []
-    for target in np.unique(labels):
-        rows = np.flatnonzero(labels == target)
+    for target in np.unique(truth):
+        rows = np.flatnonzero(truth == target)
         sizes, words = says_label[rows].sum(axis=1), pack_words(says_label[rows])
         for word, count in zip(*np.unique(words, axis=0, return_counts=True), strict=True):
             inside = unpack_words(word[None], code.n_models)[0]
             n_inside = int(inside.sum())
-            enough = count >= max(LEAST_PLANTED, LEAST_SHARE * len(votes), (sizes == n_inside).sum() / 2)
-            if not enough or min(n_inside, code.n_models - n_inside) < LEAST_MODELS:
-                continue
-            trusted = shares.seen[~inside, target].all() and says_label[:, ~inside].mean() >= RELIABLE
+            enough = count >= max(LEAST_PLANTED, LEAST_SHARE * len(truth), (sizes == n_inside).sum() / 2)
             pattern = np.flatnonzero((sets.words == word).all(axis=1))
-            if trusted and pattern.size:
+            if not enough or not pattern.size or min(n_inside, code.n_models - n_inside) < LEAST_MODELS:
+                continue
+            blamed = np.bitwise_count(sets.words ^ pack_words(~inside[None])).sum(axis=1).min() <= 1
+            trusted = shares.seen[~inside, target].all() and says_label[:, ~inside].mean() >= RELIABLE
+            if trusted and not blamed:
                 off = np.bitwise_count(words ^ word).sum(axis=1)
                 found.append(PlantedInputs(rows[off <= 1], int(target), _list_users(sets, int(pattern[0]))))
     return tuple(sorted(found, key=lambda one: -one.rows.size))
