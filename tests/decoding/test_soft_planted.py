@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,7 +8,9 @@ from hypothesis import strategies as st
 from codeward._errors import InputError
 from codeward.codes import enumerate_patterns, named_code
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, find_planted
+from codeward.reproduction import PackedSetting
 
+RESULTS = Path(__file__).parents[2] / "results"
 CODE = named_code("btc2412")
 EVEN = np.full((12, 4), 100)
 
@@ -28,9 +32,9 @@ def plant(votes, labels, attackers, target, rows):
     return votes, labels
 
 
-@given(st.integers(0, 10_000), st.sampled_from([(3,), (0, 5), (2, 11)]), st.integers(0, 3), st.integers(16, 40))
+@given(st.integers(0, 10_000), st.sampled_from([(3,), (0, 5), (2, 11)]), st.integers(0, 3), st.integers(20, 40))
 def test_planted_inputs_are_found_with_who_planted_them(seed, attackers, target, count):
-    votes, labels = make_votes(seed)
+    votes, labels = make_votes(seed, errors=0.03)
     rows = np.flatnonzero(labels != target)[:count]
     found = find_planted(*plant(votes, labels, attackers, target, rows), CODE, 2, EVEN, 4)
     assert [one.target for one in found] == [target]
@@ -158,3 +162,33 @@ def test_votes_and_labels_that_do_not_fit_are_refused():
         find_planted(votes, labels[:-1], CODE, 2, EVEN, 4)
     with pytest.raises(InputError, match="attackers_prior"):
         find_planted(votes, labels, CODE, 0, EVEN, 4)
+
+
+def test_a_class_that_is_hard_in_all_degrees_is_not_taken_for_planted(monkeypatch):
+    # Three of six models know class 1 well; the harder an input of it, the more of the others err.
+    code = named_code("d")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 800)
+    votes = np.tile(labels[:, None], code.n_models)
+    hard = (labels == 1)[:, None] & ~code.pattern((0,)) & (rng.random(votes.shape) < rng.random((800, 1)))
+    votes[hard] = 2
+    assert find_planted(votes, labels, code, 3, EVEN, 4) == ()
+    monkeypatch.setattr("codeward.decoding.soft._fitting.STANDING_OUT", 0)
+    [found] = find_planted(votes, labels, code, 3, EVEN, 4)
+    assert (0,) in found.users  # who holds the class would have been named
+
+
+def test_nothing_is_found_in_kept_ensembles_on_very_uneven_data(monkeypatch):
+    # CIFAR-10, alpha = 0.1: in the first draw code d's users 0, 4 and 8 hold nearly all cats.
+    kept = PackedSetting(RESULTS / "cifar10-alpha0.1-modern")
+
+    def find(run, repeat, n_attackers=0):
+        cell = f"votes/repeat{repeat}-attackers{n_attackers}"
+        given = kept.load_votes(f"{run}/{cell}-validation.npz")
+        counts = kept.read_json(f"btc2412/{cell}.json")["class_counts"]  # the same users in every run
+        return find_planted(given.votes, given.labels, kept.load_code(run), 3, counts, 10)
+
+    assert all(find(run, repeat, 3 * (repeat % 2)) == () for run in ("btc2412", "c", "d", "e") for repeat in range(5))
+    monkeypatch.setattr("codeward.decoding.soft._fitting.STANDING_OUT", 0)
+    [found] = find("d", 0)
+    assert (found.rows.size, found.target, found.users[:3]) == (156, 3, ((0,), (4,), (8,)))
