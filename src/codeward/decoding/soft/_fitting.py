@@ -59,8 +59,8 @@ RELIABLE = 2 / 3
 LEAST_MODELS = 3
 #: How many times as many inputs must have a pattern as have any smaller number, half or more, of the models outside it
 #: wrong. Clean inputs that are hard for these come in all degrees. Where users hold unlike classes (CIFAR-10, alpha =
-#: 0.1, code d) those of a class looked planted by who holds it. In 1,448 honest ensembles of kept results it is at
-#: most 1.1 times as many; where 2 to 10% are planted in their votes, 3.5 and more.
+#: 0.1, code d) those of a class looked planted by who holds it. In 1,448 honest ensembles of kept results a pattern
+#: on ten inputs or more is at most 1.1 times as frequent; where 2 to 10% are planted in their votes, 3.5 and more.
 STANDING_OUT = 1.5
 
 
