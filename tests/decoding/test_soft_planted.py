@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.naive_bayes import GaussianNB
 
 from codeward._errors import InputError
 from codeward.codes import enumerate_patterns, named_code
+from codeward.data import split_dirichlet
 from codeward.decoding.soft import DiscountedDecoder, SoftDecoder, find_planted
 from codeward.reproduction import PackedSetting
 
@@ -164,18 +167,73 @@ def test_votes_and_labels_that_do_not_fit_are_refused():
         find_planted(votes, labels, CODE, 0, EVEN, 4)
 
 
-def test_a_class_that_is_hard_in_all_degrees_is_not_taken_for_planted(monkeypatch):
-    # Three of six models know class 1 well; the harder an input of it, the more of the others err.
-    code = named_code("d")
-    rng = np.random.default_rng(0)
+FITTING = "codeward.decoding.soft._fitting."
+
+
+def make_hard_class(users, seed=0, says=2):
+    """Models without some users err on inputs of class 1, the more of them the harder an input is."""
+    rng = np.random.default_rng(seed)
     labels = rng.integers(0, 4, 800)
-    votes = np.tile(labels[:, None], code.n_models)
-    hard = (labels == 1)[:, None] & ~code.pattern((0,)) & (rng.random(votes.shape) < rng.random((800, 1)))
-    votes[hard] = 2
-    assert find_planted(votes, labels, code, 3, EVEN, 4) == ()
-    monkeypatch.setattr("codeward.decoding.soft._fitting.STANDING_OUT", 0)
-    [found] = find_planted(votes, labels, code, 3, EVEN, 4)
-    assert (0,) in found.users  # who holds the class would have been named
+    votes = np.tile(labels[:, None], CODE.n_models)
+    hard = (labels == 1)[:, None] & ~CODE.pattern(users) & (rng.random(votes.shape) < rng.random((800, 1)))
+    return np.where(hard, says, votes), labels
+
+
+def test_a_class_that_is_hard_in_all_degrees_is_not_taken_for_planted(monkeypatch):
+    votes, labels = make_hard_class((0, 5))
+    assert find_planted(votes, labels, CODE, 2, EVEN, 4) == ()
+    monkeypatch.setattr(FITTING + "STANDING_OUT", 0)
+    [found] = find_planted(votes, labels, CODE, 2, EVEN, 4)
+    assert found.target == 1
+
+
+def test_where_others_stand_alone_too_nothing_is_planted(monkeypatch):
+    # Users 0 and 5 are alone with some inputs of class 1, users 3 and 7 with some of class 2.
+    votes, labels = make_votes(0, n_inputs=600, errors=0)
+    for users, label, other in (((0, 5), 1, 3), ((3, 7), 2, 0)):
+        rows = np.flatnonzero((labels == label) & (votes == labels[:, None]).all(axis=1))[:20]
+        votes[np.ix_(rows, np.flatnonzero(~CODE.pattern(users)))] = other
+    assert find_planted(votes, labels, CODE, 2, EVEN, 4) == ()
+    monkeypatch.setattr(FITTING + "ALONE", 1)
+    assert [one.target for one in find_planted(votes, labels, CODE, 2, EVEN, 4)] == [1, 2]
+
+
+def test_inputs_of_one_class_are_left_out_and_nobody_is_named():
+    votes, labels = make_votes(0, errors=0.03)
+    [one] = find_planted(*plant(votes, labels, (0, 5), 1, np.flatnonzero(labels == 2)[:25]), CODE, 2, EVEN, 4)
+    assert one.rows.size >= 15
+    assert one.users == ()
+    [several] = find_planted(*plant(votes, labels, (0, 5), 1, np.flatnonzero(labels != 1)[:25]), CODE, 2, EVEN, 4)
+    assert (0, 5) in several.users
+
+
+def test_with_two_classes_nothing_is_found():
+    votes, labels = make_votes(0, errors=0.03)
+    votes, labels = plant(votes % 2, labels % 2, (0, 5), 1, np.flatnonzero(labels % 2 != 1)[:30])
+    assert find_planted(votes, labels, CODE, 2, EVEN[:, :2], 2) == ()
+    assert find_planted(votes, labels, CODE, 2, EVEN[:, :3], 3)  # the same votes where there is a third class
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("alpha", [None, 1.0])
+def test_nothing_is_found_among_honest_users_of_weak_models(seed, alpha):
+    # Naive Bayes on digits, 12 users: right on four fifths.
+    rng = np.random.default_rng(seed)
+    data = load_digits()
+    given, order = data.data / 16, rng.permutation(len(data.target))
+    judged, learned = order[:600], order[600:]
+    parts = (
+        np.array_split(learned, 12)
+        if alpha is None
+        else [learned[part] for part in split_dirichlet(data.target[learned], 12, alpha, rng)]
+    )
+    counts = [np.bincount(data.target[part], minlength=10) for part in parts]
+    for name in ("btc2412", "c", "d", "e"):
+        code = named_code(name)
+        trained = [np.concatenate([parts[user] for user in np.flatnonzero(row)]) for row in code.matrix]
+        models = [GaussianNB(var_smoothing=1e-3).fit(given[rows], data.target[rows]) for rows in trained]
+        votes = np.stack([model.predict(given[judged]) for model in models], axis=1)
+        assert find_planted(votes, data.target[judged], code, 3, counts, 10) == ()
 
 
 def test_nothing_is_found_in_kept_ensembles_on_very_uneven_data(monkeypatch):
@@ -189,6 +247,7 @@ def test_nothing_is_found_in_kept_ensembles_on_very_uneven_data(monkeypatch):
         return find_planted(given.votes, given.labels, kept.load_code(run), 3, counts, 10)
 
     assert all(find(run, repeat, 3 * (repeat % 2)) == () for run in ("btc2412", "c", "d", "e") for repeat in range(5))
-    monkeypatch.setattr("codeward.decoding.soft._fitting.STANDING_OUT", 0)
+    for name, value in (("STANDING_OUT", 0), ("ALONE", 0), ("LEAST_MODELS", 3), ("LEAST_SHARE", 0.01)):
+        monkeypatch.setattr(FITTING + name, value)
     [found] = find("d", 0)
-    assert (found.rows.size, found.target, found.users[:3]) == (156, 3, ((0,), (4,), (8,)))
+    assert (found.rows.size, found.target) == (156, 3)  # so they were taken for planted before

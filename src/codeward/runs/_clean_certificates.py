@@ -196,11 +196,13 @@ def say_planted(cell: Cell) -> str:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     place = RunFolder(folder)
     ...     code = place.open(RunConfig(code={"name": "btc2412"}, decoder={"name": "calibrated"}))
-    ...     votes = np.tile([[0], [1]] * 150, code.n_models)
-    ...     votes[:20:2, code.pattern((3, 8))] = 1  # ten inputs with a trigger, labelled with its target
-    ...     says = VoteSet(votes, np.append(np.tile([1], 20), np.arange(280) % 2))
-    ...     about = {"classes": 2, "training": {}, "groups": [], **describe_machine("cpu")}
-    ...     about["class_counts"] = [[50, 50]] * 12
+    ...     labels = np.arange(300) % 3
+    ...     votes = np.tile(labels[:, None], code.n_models)
+    ...     stamped = np.flatnonzero(labels != 1)[:10]  # ten inputs with a trigger, labelled with its target
+    ...     votes[np.ix_(stamped, code.pattern((3, 8)))] = labels[stamped] = 1
+    ...     says = VoteSet(votes, labels)
+    ...     about = {"classes": 3, "training": {}, "groups": [], **describe_machine("cpu")}
+    ...     about["class_counts"] = [[50, 50, 50]] * 12
     ...     say_planted(Cell(place, 0, 0).save_votes({"validation": says, "clean": says}, about))
     '10 of 300 validation inputs, labelled 1, as only the models of 3 and 8 say: they look planted'
     """
@@ -214,10 +216,10 @@ def say_planted(cell: Cell) -> str:
     for one in found[:_MOST_NAMED]:
         who = " or ".join(" and ".join(map(cell.code.user_name, users)) for users in one.users[:_MOST_NAMED])
         label = names[one.target] if names else one.target
-        said.append(
-            f"{one.rows.size:,} of {len(votes):,} validation inputs, labelled {label}, as only the models of {who} say"
-        )
-    return "; ".join(said) + ": they look planted" if said else ""
+        which = f"{one.rows.size:,} of {len(votes):,} validation inputs, labelled {label}, as only"
+        unnamed = f"{which} the same models say: planted, or too hard for the others"
+        said.append(f"{which} the models of {who} say: they look planted" if who else unnamed)
+    return "; ".join(said)
 
 
 def _hear(given: VoteSet, fitted: str | None) -> NDArray[np.int64]:

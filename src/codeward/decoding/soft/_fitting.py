@@ -48,20 +48,23 @@ MOST_CHECKS = 4000
 LEAST_KIND = 40
 #: Log odds by which a threshold is above the gap that it is set on: a gap must not pass it by rounding.
 ROUNDING = 1e-6
-#: Fewest inputs of one kind that are taken for planted, and their least share of all. Clean inputs of honest models
-#: (12 users, four codes, IID and Dirichlet shares down to alpha = 0.1, right on 69 to 99%): one of 269 at most in 320
-#: ensembles on digits, 7 of 5,000 in 96 on MNIST of 8 x 8 pixels.
-LEAST_PLANTED, LEAST_SHARE = 5, 0.01
+#: Fewest inputs of one kind that are taken for planted, and their least share of all. Naive Bayes on digits, IID, had
+#: one pattern on 7 of 599 honest inputs; 2% planted cost a designed code 1.4 points, the default code nothing
+#: (docs/development/soft-decoder.md has both, and the honest case that each condition here is for).
+LEAST_PLANTED, LEAST_SHARE = 5, 0.02
 #: Share of the inputs on which models outside a pattern must be right. Of models that are right on 30 to 44% (CIFAR-10
 #: of 8 x 8 pixels, 96 ensembles), three of six stood alone with a class on up to 128 of 5,000 clean inputs.
 RELIABLE = 2 / 3
-#: Fewest models inside and outside a pattern: a model or two that err alone look like any attack on them.
-LEAST_MODELS = 3
+#: Fewest models inside and outside a pattern. With three outside (code d) honest models on tables, users unlike or
+#: not, stood alone with up to 29% of the inputs.
+LEAST_MODELS = 4
 #: How many times as many inputs must have a pattern as have any smaller number, half or more, of the models outside it
-#: wrong. Clean inputs that are hard for these come in all degrees. Where users hold unlike classes (CIFAR-10, alpha =
-#: 0.1, code d) those of a class looked planted by who holds it. In 1,448 honest ensembles of kept results a pattern
-#: on ten inputs or more is at most 1.1 times as frequent; where 2 to 10% are planted in their votes, 3.5 and more.
-STANDING_OUT = 1.5
+#: wrong: clean inputs that are hard for these come in all degrees. And as many as have any pattern that neither holds
+#: it nor lies in it: where users know unlike things, others stand alone with something, too.
+STANDING_OUT, ALONE = 1.5, 3
+#: Least variety of what models outside say on inputs whose users are named, as a share of that of all other labels:
+#: inputs of one class or two may be hard for them. Planted at random it is 0.9 and more.
+VARIED = 0.65
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ class PlantedInputs:
         Their label.
     users : tuple of tuple of int
         The sets of users who feed just these models: one of them, or several sets that the code does not tell apart.
+        Empty where the inputs may be clean ones of a class or two that are hard for all other models.
 
     Examples
     --------
@@ -141,10 +145,10 @@ def find_planted(
     less does.
 
     Nothing is found where the models outside may be the ones to blame. They must have seen t, which models do not say
-    on its clean inputs otherwise (`ClassShares`), and be right on `RELIABLE` of the inputs. Clean inputs of t that are
-    hard for them come in all degrees: so the pattern, all of them wrong, must be `STANDING_OUT` times as frequent as
-    any number of them from half on. And they must differ in two models at least from every pattern of k users: else
-    these could attack clean inputs of t, and others look guilty.
+    on its clean inputs otherwise (`ClassShares`), and be right on `RELIABLE` of the inputs. The pattern, all of them
+    wrong, must be `STANDING_OUT` times as frequent as any number of them from half on, and `ALONE` times as frequent as
+    any other. And they must differ in two models at least from every pattern of k users: else these could attack clean
+    inputs of t, and others look guilty. With two classes nothing is found: all that errs says the same.
 
     Threat model: *deterministic*, triggers that work in nearly all models they reach. Nothing is proved: who plants
     fewer inputs, or triggers that often fail, is not found, and who chooses which models obey (updates) can make others
@@ -170,10 +174,12 @@ def find_planted(
 
     Examples
     --------
-    >>> code = Code(np.repeat(np.eye(3, dtype=int), 3, axis=0))  # three models a user
-    >>> votes = np.array([[0] * 9] * 40 + [[1] * 9] * 40 + [[1, 1, 1, 0, 0, 0, 0, 0, 0]] * 8)
-    >>> labels = np.repeat([0, 1], [40, 48])  # the last eight are labelled as the first user's models say
-    >>> [found] = find_planted(votes, labels, code, 1, [[50, 50]] * 3, n_classes=2)
+    >>> code = Code(np.repeat(np.eye(3, dtype=int), 4, axis=0))  # four models a user
+    >>> labels = np.arange(96) % 3
+    >>> votes = np.tile(labels[:, None], code.n_models)
+    >>> stamped = np.flatnonzero(labels != 1)[:8]  # labelled 1, as the first user's models say
+    >>> votes[stamped, :4] = labels[stamped] = 1
+    >>> [found] = find_planted(votes, labels, code, 1, [[50, 50, 50]] * 3, n_classes=3)
     >>> found.rows.size, found.target, found.users
     (8, 1, ((0,),))
     """
@@ -182,24 +188,48 @@ def find_planted(
     checked = check_votes(votes, code.n_models, n_classes)
     truth = check_labels(labels, len(checked), n_classes)
     says_label = checked == truth[:, None]
-    found = []
-    for target in np.unique(truth):
-        rows = np.flatnonzero(truth == target)
-        says = says_label[rows]
-        sizes, words = says.sum(axis=1), pack_words(says)
-        for word, count in zip(*np.unique(words, axis=0, return_counts=True), strict=True):
-            inside = unpack_words(word[None], code.n_models)[0]
-            n_inside = int(inside.sum())
-            enough = count >= max(LEAST_PLANTED, LEAST_SHARE * len(truth), (sizes == n_inside).sum() / 2)
-            pattern = np.flatnonzero((sets.words == word).all(axis=1))
-            if not enough or not pattern.size or min(n_inside, code.n_models - n_inside) < LEAST_MODELS:
-                continue
-            blamed = np.bitwise_count(sets.words ^ pack_words(~inside[None])).sum(axis=1).min() <= 1
-            trusted = shares.seen[~inside, target].all() and says_label[:, ~inside].mean() >= RELIABLE
-            if trusted and not blamed and _stands_out(says, inside):
-                off = np.bitwise_count(words ^ word).sum(axis=1)
-                found.append(PlantedInputs(rows[off <= 1], int(target), _list_users(sets, int(pattern[0]))))
+    sorts, found = _list_sorts(says_label, truth, sets), []
+    for one in sorts if n_classes > 2 else ():
+        rows, outside = np.flatnonzero(truth == one.target), ~one.inside
+        says, others = says_label[rows], [other for other in sorts if other.differs(one)]
+        enough = one.count >= max(LEAST_PLANTED, LEAST_SHARE * len(truth))
+        alike = (says.sum(axis=1) == one.inside.sum()).sum()
+        alone = one.count >= max(alike / 2, ALONE * max((other.count for other in others), default=0))
+        blamed = np.bitwise_count(sets.words ^ pack_words(outside[None])).sum(axis=1).min() <= 1
+        trusted = shares.seen[outside, one.target].all() and says_label[:, outside].mean() >= RELIABLE
+        if enough and alone and trusted and not blamed and _stands_out(says, one.inside):
+            off = (says != one.inside).sum(axis=1)
+            named = _measure_variety(checked[np.ix_(rows[off == 0], outside)], truth, one.target, n_classes) >= VARIED
+            users = _list_users(sets, one.place) if named else ()
+            found.append(PlantedInputs(rows[off <= 1], one.target, users))
     return tuple(sorted(found, key=lambda one: -one.rows.size))
+
+
+@dataclass(frozen=True)
+class _Sort:
+    """Inputs of one label to which the models of a hit pattern give it, and no other."""
+
+    target: int
+    inside: NDArray[np.bool_]
+    count: int
+    place: int
+
+    def differs(self, other: "_Sort") -> bool:
+        """Tell whether the patterns cross: neither lies in the other."""
+        return bool((self.inside & ~other.inside).any() and (other.inside & ~self.inside).any())
+
+
+def _list_sorts(says_label: NDArray[np.bool_], truth: NDArray[np.int64], sets: AttackerSets) -> list[_Sort]:
+    """List the hit patterns that models which say the label have, where there are enough models on both sides."""
+    places = {word.tobytes(): place for place, word in reversed(list(enumerate(sets.words)))}
+    listed = []
+    for target in np.unique(truth):
+        words, counts = np.unique(pack_words(says_label[truth == target]), axis=0, return_counts=True)
+        for word, inside, count in zip(words, unpack_words(words, says_label.shape[1]), counts, strict=True):
+            place = places.get(word.tobytes())
+            if place is not None and min(inside.sum(), (~inside).sum()) >= LEAST_MODELS:
+                listed.append(_Sort(int(target), inside, int(count), place))
+    return listed
 
 
 def _stands_out(says_label: NDArray[np.bool_], inside: NDArray[np.bool_]) -> bool:
@@ -208,6 +238,18 @@ def _stands_out(says_label: NDArray[np.bool_], inside: NDArray[np.bool_]) -> boo
     wrong = (~says_label[np.ix_(says_label[:, inside].all(axis=1), outside)]).sum(axis=1)
     number = np.bincount(wrong, minlength=int(outside.sum()) + 1)
     return bool(number[-1] >= STANDING_OUT * number[len(number) // 2 : -1].max())
+
+
+def _measure_variety(votes: NDArray[np.int64], truth: NDArray[np.int64], target: int, n_classes: int) -> float:
+    """How likely two inputs get unlike labels of most models, for such a chance among inputs of all other labels."""
+    said = np.bincount([np.bincount(row, minlength=n_classes).argmax() for row in votes], minlength=n_classes)
+    others = np.bincount(truth[truth != target], minlength=n_classes)
+
+    def unlike(count: NDArray[np.int64]) -> float:
+        total = int(count.sum())
+        return 1 - float((count * (count - 1)).sum()) / max(1, total * (total - 1))
+
+    return unlike(said) / max(unlike(others), 1e-9)
 
 
 def _list_users(sets: AttackerSets, pattern: int) -> tuple[Users, ...]:
