@@ -167,22 +167,15 @@ def test_votes_and_labels_that_do_not_fit_are_refused():
         find_planted(votes, labels, CODE, 0, EVEN, 4)
 
 
-FITTING = "codeward.decoding.soft._fitting."
-
-
-def make_hard_class(users, seed=0, says=2):
-    """Models without some users err on inputs of class 1, the more of them the harder an input is."""
-    rng = np.random.default_rng(seed)
+def test_a_class_that_is_hard_in_all_degrees_is_not_taken_for_planted(monkeypatch):
+    # The harder an input of class 1, the more of the models without users 0 and 5 err.
+    rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 800)
     votes = np.tile(labels[:, None], CODE.n_models)
-    hard = (labels == 1)[:, None] & ~CODE.pattern(users) & (rng.random(votes.shape) < rng.random((800, 1)))
-    return np.where(hard, says, votes), labels
-
-
-def test_a_class_that_is_hard_in_all_degrees_is_not_taken_for_planted(monkeypatch):
-    votes, labels = make_hard_class((0, 5))
+    hard = (labels == 1)[:, None] & ~CODE.pattern((0, 5)) & (rng.random(votes.shape) < rng.random((800, 1)))
+    votes[hard] = 2
     assert find_planted(votes, labels, CODE, 2, EVEN, 4) == ()
-    monkeypatch.setattr(FITTING + "STANDING_OUT", 0)
+    monkeypatch.setitem(find_planted.__globals__, "STANDING_OUT", 0)
     [found] = find_planted(votes, labels, CODE, 2, EVEN, 4)
     assert found.target == 1
 
@@ -194,7 +187,7 @@ def test_where_others_stand_alone_too_nothing_is_planted(monkeypatch):
         rows = np.flatnonzero((labels == label) & (votes == labels[:, None]).all(axis=1))[:20]
         votes[np.ix_(rows, np.flatnonzero(~CODE.pattern(users)))] = other
     assert find_planted(votes, labels, CODE, 2, EVEN, 4) == ()
-    monkeypatch.setattr(FITTING + "ALONE", 1)
+    monkeypatch.setitem(find_planted.__globals__, "ALONE", 1)
     assert [one.target for one in find_planted(votes, labels, CODE, 2, EVEN, 4)] == [1, 2]
 
 
@@ -211,7 +204,42 @@ def test_with_two_classes_nothing_is_found():
     votes, labels = make_votes(0, errors=0.03)
     votes, labels = plant(votes % 2, labels % 2, (0, 5), 1, np.flatnonzero(labels % 2 != 1)[:30])
     assert find_planted(votes, labels, CODE, 2, EVEN[:, :2], 2) == ()
-    assert find_planted(votes, labels, CODE, 2, EVEN[:, :3], 3)  # the same votes where there is a third class
+    assert find_planted(votes, labels, CODE, 2, EVEN[:, :3], 3) == ()  # a third class, of which there is no input
+    votes, labels = (np.concatenate([old, np.full_like(old[:50], 2)]) for old in (votes, labels))
+    assert find_planted(votes, labels, CODE, 2, EVEN[:, :3], 3)
+
+
+@pytest.mark.parametrize(("n_inputs", "count", "found"), [(400, 7, 0), (400, 8, 1), (100, 4, 0), (100, 5, 1)])
+def test_few_inputs_are_not_taken_for_planted(n_inputs, count, found):
+    votes, labels = make_votes(0, n_inputs=n_inputs, errors=0)
+    votes[:] = labels[:, None]
+    rows = np.flatnonzero(labels != 1)[:count]
+    assert len(find_planted(*plant(votes, labels, (0, 5), 1, rows), CODE, 2, EVEN, 4)) == found
+
+
+def test_three_models_outside_are_too_few_to_accuse(monkeypatch):
+    code = named_code("d")
+    labels = np.arange(400) % 4
+    votes = np.tile(labels[:, None], code.n_models)
+    rows = np.flatnonzero(labels != 1)[:40]
+    votes[np.ix_(rows, np.flatnonzero(code.pattern((0,))))] = 1
+    labels[rows] = 1
+    assert find_planted(votes, labels, code, 2, EVEN, 4) == ()
+    monkeypatch.setitem(find_planted.__globals__, "LEAST_MODELS", 3)
+    assert find_planted(votes, labels, code, 2, EVEN, 4)
+
+
+def test_a_pattern_among_many_of_its_size_is_chance():
+    # As many models know other inputs of the class, but no few users feed just these.
+    labels = np.arange(400) % 4
+    votes = np.tile(labels[:, None], CODE.n_models)
+    hit, rows = CODE.pattern((0, 5)), np.flatnonzero(labels == 1)
+    rng = np.random.default_rng(0)
+    for row in rows[:30]:
+        votes[row, ~rng.permutation(hit)] = rng.choice([0, 2, 3])
+    votes[np.ix_(rows[30:42], np.flatnonzero(~hit))] = np.array([0, 2, 3] * 4)[:, None]
+    assert find_planted(votes, labels, CODE, 2, EVEN, 4) == ()
+    assert find_planted(np.delete(votes, rows[:30], axis=0), np.delete(labels, rows[:30]), CODE, 2, EVEN, 4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -248,6 +276,6 @@ def test_nothing_is_found_in_kept_ensembles_on_very_uneven_data(monkeypatch):
 
     assert all(find(run, repeat, 3 * (repeat % 2)) == () for run in ("btc2412", "c", "d", "e") for repeat in range(5))
     for name, value in (("STANDING_OUT", 0), ("ALONE", 0), ("LEAST_MODELS", 3), ("LEAST_SHARE", 0.01)):
-        monkeypatch.setattr(FITTING + name, value)
+        monkeypatch.setitem(find_planted.__globals__, name, value)
     [found] = find("d", 0)
     assert (found.rows.size, found.target) == (156, 3)  # so they were taken for planted before

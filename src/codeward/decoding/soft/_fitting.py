@@ -55,9 +55,9 @@ LEAST_PLANTED, LEAST_SHARE = 5, 0.02
 #: Share of the inputs on which models outside a pattern must be right. Of models that are right on 30 to 44% (CIFAR-10
 #: of 8 x 8 pixels, 96 ensembles), three of six stood alone with a class on up to 128 of 5,000 clean inputs.
 RELIABLE = 2 / 3
-#: Fewest models inside and outside a pattern. With three outside (code d) honest models on tables, users unlike or
-#: not, stood alone with up to 29% of the inputs.
-LEAST_MODELS = 4
+#: Fewest classes, and fewest models inside and outside a pattern. With three outside (code d) honest models on tables
+#: of three classes stood alone with up to 4% of the inputs, with two classes up to 29%, on other codes up to 9%.
+LEAST_CLASSES, LEAST_MODELS = 3, 4
 #: How many times as many inputs must have a pattern as have any smaller number, half or more, of the models outside it
 #: wrong: clean inputs that are hard for these come in all degrees. And as many as have any pattern that neither holds
 #: it nor lies in it: where users know unlike things, others stand alone with something, too.
@@ -147,8 +147,9 @@ def find_planted(
     Nothing is found where the models outside may be the ones to blame. They must have seen t, which models do not say
     on its clean inputs otherwise (`ClassShares`), and be right on `RELIABLE` of the inputs. The pattern, all of them
     wrong, must be `STANDING_OUT` times as frequent as any number of them from half on, and `ALONE` times as frequent as
-    any other. And they must differ in two models at least from every pattern of k users: else these could attack clean
-    inputs of t, and others look guilty. With two classes nothing is found: all that errs says the same.
+    any pattern that crosses it. And they must differ in two models at least from every pattern of k users: else these
+    could attack clean inputs of t, and others look guilty. Where inputs have two labels in all, nothing is found: all
+    models that err say the same.
 
     Threat model: *deterministic*, triggers that work in nearly all models they reach. Nothing is proved: who plants
     fewer inputs, or triggers that often fail, is not found, and who chooses which models obey (updates) can make others
@@ -188,16 +189,21 @@ def find_planted(
     checked = check_votes(votes, code.n_models, n_classes)
     truth = check_labels(labels, len(checked), n_classes)
     says_label = checked == truth[:, None]
-    sorts, found = _list_sorts(says_label, truth, sets), []
-    for one in sorts if n_classes > 2 else ():
+    found: list[PlantedInputs] = []
+    if np.unique(truth).size < LEAST_CLASSES:
+        return ()
+    counted = _count_patterns(says_label, truth, sets)
+    for one in counted:
+        if one.count < max(LEAST_PLANTED, LEAST_SHARE * len(truth)):
+            continue
         rows, outside = np.flatnonzero(truth == one.target), ~one.inside
-        says, others = says_label[rows], [other for other in sorts if other.differs(one)]
-        enough = one.count >= max(LEAST_PLANTED, LEAST_SHARE * len(truth))
+        says = says_label[rows]
         alike = (says.sum(axis=1) == one.inside.sum()).sum()
-        alone = one.count >= max(alike / 2, ALONE * max((other.count for other in others), default=0))
+        rival = max((other.count for other in counted if other.crosses(one)), default=0)
         blamed = np.bitwise_count(sets.words ^ pack_words(outside[None])).sum(axis=1).min() <= 1
         trusted = shares.seen[outside, one.target].all() and says_label[:, outside].mean() >= RELIABLE
-        if enough and alone and trusted and not blamed and _stands_out(says, one.inside):
+        alone = one.count >= max(alike / 2, ALONE * rival) and _stands_out(says, one.inside)
+        if alone and trusted and not blamed:
             off = (says != one.inside).sum(axis=1)
             named = _measure_variety(checked[np.ix_(rows[off == 0], outside)], truth, one.target, n_classes) >= VARIED
             users = _list_users(sets, one.place) if named else ()
@@ -206,21 +212,21 @@ def find_planted(
 
 
 @dataclass(frozen=True)
-class _Sort:
-    """Inputs of one label to which the models of a hit pattern give it, and no other."""
+class _PatternCount:
+    """How many inputs of one label the models of a hit pattern, and no other, give that label."""
 
     target: int
     inside: NDArray[np.bool_]
     count: int
     place: int
 
-    def differs(self, other: "_Sort") -> bool:
-        """Tell whether the patterns cross: neither lies in the other."""
+    def crosses(self, other: "_PatternCount") -> bool:
+        """Tell whether neither pattern lies in the other."""
         return bool((self.inside & ~other.inside).any() and (other.inside & ~self.inside).any())
 
 
-def _list_sorts(says_label: NDArray[np.bool_], truth: NDArray[np.int64], sets: AttackerSets) -> list[_Sort]:
-    """List the hit patterns that models which say the label have, where there are enough models on both sides."""
+def _count_patterns(says_label: NDArray[np.bool_], truth: NDArray[np.int64], sets: AttackerSets) -> list[_PatternCount]:
+    """Count the hit patterns that models which say the label have, where there are enough models on both sides."""
     places = {word.tobytes(): place for place, word in reversed(list(enumerate(sets.words)))}
     listed = []
     for target in np.unique(truth):
@@ -228,7 +234,7 @@ def _list_sorts(says_label: NDArray[np.bool_], truth: NDArray[np.int64], sets: A
         for word, inside, count in zip(words, unpack_words(words, says_label.shape[1]), counts, strict=True):
             place = places.get(word.tobytes())
             if place is not None and min(inside.sum(), (~inside).sum()) >= LEAST_MODELS:
-                listed.append(_Sort(int(target), inside, int(count), place))
+                listed.append(_PatternCount(int(target), inside, int(count), place))
     return listed
 
 
