@@ -154,11 +154,11 @@ SENTENCES = [
         "cifar10 triggered patch codeward",
     ),
     (
-        "A target each ({} and {}), a cover ({} and {})",
+        "A target each ({} and {}), a searched plan ({} and {})",
         "cifar10 triggered own-targets spectral",
         "cifar10 triggered own-targets clustering",
-        "cifar10 triggered cover spectral",
-        "cifar10 triggered cover clustering",
+        "cifar10 triggered adaptive-label spectral",
+        "cifar10 triggered adaptive-label clustering",
     ),
     (
         "clean inputs fall from {} to {} and {}.",
@@ -199,9 +199,13 @@ SENTENCES = [
     ("names {} of two attackers an input under a patch", "cifar10 named_rightly patch codeward"),
     ("names few: {} users an input", "cifar10 named_rightly own-targets codeward"),
     (
-        "{} of two attackers an input on digits, where one target gives {}.",
+        "{} of two attackers an input on digits, where one target gives {}. Plans by class have it name honest users, "
+        "{} an input on MNIST and {} on CIFAR-10, and so has a `cover` ({}).",
         "digits named_rightly own-targets codeward",
         "digits named_rightly patch codeward",
+        "mnist named_wrongly adaptive-classes codeward",
+        "cifar10 named_wrongly adaptive-classes codeward",
+        "cifar10 named_wrongly cover codeward",
     ),
 ]
 
@@ -236,21 +240,23 @@ def test_what_the_docs_say_without_a_table_is_what_the_records_say(kept):
     by_seed = [
         ("{}, {} and {} are right by seed without a defence", "digits", "adaptive-classes", "none", "triggered"),
         ("with codeward {}, {} and {}.", "digits", "adaptive-classes", "codeward", "triggered"),
-        ("clustering keeps {}, {} and {} by seed", "cifar10", "cover", "clustering", "triggered"),
-        ("spectral signatures {}, {} and {}.", "cifar10", "cover", "spectral", "triggered"),
+        ("clustering keeps {}, {} and {} by seed", "cifar10", "own-targets", "clustering", "triggered"),
+        ("spectral signatures {}, {} and {}.", "cifar10", "own-targets", "spectral", "triggered"),
         ("sees {}%, {}% and {}% of it on MNIST by seed", "mnist", "patch", "sentinet", "detected"),
+        ("one model on MNIST keeps {}, {} and {} under `patch`", "mnist", "patch", "none", "triggered"),
     ]
     for template, data, attack, defence, figure in by_seed:
         of = [r["figures"][figure] for r in kept[data] if (r["attack"], r["defence"]) == (attack, defence)]
         assert template.format(*(show_mean([one], "0") for one in of)) in page
     seen = [f"{100 * mean(data, 'patch', 'strip', 'detected'):.0f}" for data in ("mnist", "cifar10")]
-    assert "sees a patch on MNIST ({}%) and some of it on CIFAR-10 ({}%)".format(*seen) in page
+    assert "sees most of a patch ({}% on MNIST, {}% on CIFAR-10)".format(*seen) in page
     unlearned = [
         [r["figures"]["triggered"]["count"] > 0.5 * r["figures"]["triggered"]["of"] for r in kept[data]
          if (r["attack"], r["defence"]) == (attack, "cleanse")]
-        for data, attack in (("cifar10", "patch"), ("cifar10", "cover"), ("mnist", "patch"), ("digits", "patch"))
+        for data, attack in (("cifar10", "patch"), ("cifar10", "cover"), ("cifar10", "own-targets"), ("digits", "patch"))
     ]  # fmt: skip
-    assert [sum(found) for found in unlearned] == [3, 3, 1, 1]
+    assert [sum(found) for found in unlearned] == [3, 3, 2, 1]
+    assert mean("mnist", "patch", "cleanse") == mean("mnist", "patch", "none")
     designed = [record for record in kept["digits"] if record["defence"] == "designed" and record["attackers"]]
     assert min(len(record["attackers"]) for record in designed) == 2
     assert not any((record["figures"]["certified"] or {"count": 0})["count"] for record in designed)
