@@ -253,7 +253,9 @@ def test_what_the_docs_say_without_a_table_is_what_the_records_say(kept):
     unlearned = [
         [r["figures"]["triggered"]["count"] > 0.5 * r["figures"]["triggered"]["of"] for r in kept[data]
          if (r["attack"], r["defence"]) == (attack, "cleanse")]
-        for data, attack in (("cifar10", "patch"), ("cifar10", "cover"), ("cifar10", "own-targets"), ("digits", "patch"))
+        for data, attack in (
+            ("cifar10", "patch"), ("cifar10", "cover"), ("cifar10", "own-targets"), ("digits", "patch")
+        )
     ]  # fmt: skip
     assert [sum(found) for found in unlearned] == [3, 3, 2, 1]
     assert mean("mnist", "patch", "cleanse") == mean("mnist", "patch", "none")

@@ -84,10 +84,12 @@ def _count_rate(run: GridRun, attackers: int, rate: float, field: str) -> Found:
     return _take([row[field] for _, row in rows]), [repeat for repeat, _ in rows]
 
 
-def _count_calibrated(run: GridRun, attackers: int, figure: str = "right", inputs: str = "all") -> Found:
+def _count_calibrated(
+    run: GridRun, attackers: int, figure: str = "right", inputs: str = "all", repeats: Any = None
+) -> Found:
     """Right labels or alarms of the run's own decoder: on clean inputs, or on the triggered ones of every group."""
-    records = [record for record in list_records(run, attackers) if "decoder" in record["figures"]]
-    return _take(list_calibrated(run, attackers, figure, inputs)), [record["repeat"] for record in records]
+    records = [record for record in list_records(run, attackers, repeats) if "decoder" in record["figures"]]
+    return _take(list_calibrated(run, attackers, figure, inputs, repeats)), [record["repeat"] for record in records]
 
 
 #: Ways to compute a figure, by name.

@@ -297,9 +297,12 @@ def list_shares(
     return found
 
 
-def list_calibrated(run: GridRun, size: int, figure: str = "right", kept: str = "all") -> list[Share]:
+def list_calibrated(
+    run: GridRun, size: int, figure: str = "right", kept: str = "all", repeats: Collection[int] | None = None
+) -> list[Share]:
     """Return right labels or alarms of the run's own decoder, where records have it, like `list_shares`."""
-    parts = [record["figures"]["decoder"] for record in list_records(run, size) if "decoder" in record["figures"]]
+    records = list_records(run, size, repeats)
+    parts = [record["figures"]["decoder"] for record in records if "decoder" in record["figures"]]
     cells = [group[kept] for part in parts for group in part["groups"]] if size else [part["clean"] for part in parts]
     return [cell[figure] for cell in cells]
 
