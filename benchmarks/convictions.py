@@ -5,7 +5,9 @@ clean inputs are drawn without replacement from the clean inputs of a cell, so t
 construction; counted are streams in which an attack is ever shown, and in which somebody is ever convicted. *Somebody
 attacks*: streams of incidents of which a given share is triggered; who is convicted. There are about 150 distinct false
 alarms in a cell, so the power with more of them is measured with reference and false alarms both drawn with
-replacement, which is exchangeable too. Run: ``python -m benchmarks.convictions [--votes DIR] [--record FILE]``.
+replacement, which is exchangeable too. *A trigger fails in some models*: votes of clean models of the modern recipe
+(``results/*-iid-modern``), in which every hit model says the target at a rate of its own; who is convicted, and who
+would be by the posterior alone (``--uneven``). Run: ``python -m benchmarks.convictions [--votes DIR] [--record FILE]``.
 """
 
 import argparse
@@ -13,7 +15,8 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,9 @@ LENGTHS = (300, 1000)
 ALPHAS = (0.01, 0.05)
 N_CLASSES = 10
 Rows = dict[str, list[dict[str, Any]]]
+#: Grids and codes on which triggers fail, numbers of attackers that decoders expect at most, and incidents.
+UNEVEN = {"cifar10-iid-modern/btc2412": (3, 2), "mnist-iid-modern/btc2412": (3, 2), "cifar10-iid-modern/k3r6d2": (3,)}
+UNEVEN_LENGTHS = (10, 20, 50)
 #: Validation inputs, and clean inputs apart from them to compare with, as a run folder has them.
 PAIRS = ((100, 100), (270, 270), (2000, 2000))
 #: Attackers of the cells where somebody attacks: as many as the code tells apart.
@@ -43,6 +49,23 @@ ATTACKS = {1.0: (5, 10, 20, 50), 0.1: (50, 100), 0.01: (100,)}
 ATTACKED = ((1000, 0), (5000, 0), (270, 270), (2000, 2000))
 #: Reference false alarms, and incidents of a stream, where both are drawn with replacement.
 REFERENCES, DRAWN = (10, 20, 50, 100, 200, 500, 1000), 1000
+
+
+#: How a trigger works: the rate at which each model says the target, of those that are hit.
+TRIGGERS: dict[str, Callable[[np.random.Generator, NDArray[np.bool_]], NDArray[np.float64]]] = {
+    "works everywhere": lambda rng, hit: np.full(hit.size, 0.996),
+    "fails in one": lambda rng, hit: _fail(rng, hit, 1),
+    "fails in two": lambda rng, hit: _fail(rng, hit, 2),
+    "fails in two fifths": lambda rng, hit: np.where(rng.random(hit.size) < 0.6, 0.95, 0.1),
+    "another rate in each": lambda rng, hit: rng.random(hit.size),
+    "half of the time": lambda rng, hit: np.full(hit.size, 0.5),
+}
+
+
+def _fail(rng: np.random.Generator, hit: NDArray[np.bool_], count: int) -> NDArray[np.float64]:
+    rates = np.full(hit.size, 0.996)
+    rates[rng.choice(np.flatnonzero(hit), count, replace=False)] = 0.02
+    return rates
 
 
 class Cell:
@@ -67,6 +90,11 @@ class Cell:
         parts = [VoteSet(self.votes[chosen], self.labels[chosen]) for chosen in (rows, apart) if chosen is not None]
         validation, reference = parts[0], parts[1] if apart is not None and apart.size else None
         return Examiner(self.code, validation, N_CLASSES, reference=reference, attackers_prior=self.prior)
+
+    def expect(self, most: int, rows: NDArray[np.int64], apart: NDArray[np.int64]) -> Examiner:
+        """Return the examiner that expects up to so many attackers, with these validation inputs and references."""
+        parts = [VoteSet(self.votes[chosen], self.labels[chosen]) for chosen in (rows, apart)]
+        return Examiner(self.code, parts[0], N_CLASSES, reference=parts[1], attackers_prior=uniform_prior(most))
 
 
 def simulate_clean(
@@ -202,6 +230,56 @@ def simulate_power(cells: Sequence[Cell], streams: int, rng: np.random.Generator
     return rows
 
 
+def simulate_uneven(cells: Sequence[Cell], most: int, streams: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Stream inputs with a trigger that works at another rate in each hit model; say who is convicted."""
+    rows = []
+    for size, (name, draw) in product((1, 2), TRIGGERS.items()):
+        counts = {length: np.zeros(5) for length in UNEVEN_LENGTHS}
+        for number in range(streams):
+            cell = cells[number % len(cells)]
+            order = rng.permutation(len(cell.votes))
+            examiner = cell.expect(most, order[:2500], order[2500:5000])
+            attackers = set(rng.choice(cell.code.n_users, size, replace=False).tolist())
+            target, apart = int(rng.integers(N_CLASSES)), order[5000:]
+            votes = cell.votes[apart[cell.labels[apart] != target]].copy()
+            hit = cell.code.pattern(sorted(attackers))
+            votes[hit & (rng.random(votes.shape) < draw(rng, hit))] = target
+            alarms = find_alarms(examiner.decoder_, votes, examiner.threshold).rows
+            for length in UNEVEN_LENGTHS:
+                if len(alarms) < length:
+                    continue
+                found = examiner.examine(votes[alarms[:length]], [f"{number} {row}" for row in range(length)]).values()
+                likely = {user for item in found for user in item.likely}
+                named = {user for item in found for user in item.convicted}
+                right = [len(each & attackers) / size for each in (likely, named)]
+                counts[length] += 1, right[0], bool(likely - attackers), right[1], bool(named - attackers)
+        for length, (total, *sums) in counts.items():
+            shares = (np.array(sums) / max(total, 1)).tolist()
+            what = ("posterior_attackers", "posterior_wrongly", "attackers_convicted", "somebody_wrongly")
+            rows.append({"most": most, "attackers": size, "trigger": name, "incidents": length, "streams": int(total)})
+            rows[-1] |= {"spare": examiner.spare_} | dict(zip(what, shares, strict=True))
+    return rows
+
+
+def write_uneven(uneven: Rows) -> str:
+    """Return the table of triggers that fail, in Markdown: of the posterior alone, and of convictions."""
+    head = [f"{length}: alone, convicted" for length in UNEVEN_LENGTHS]
+    lines = _head("votes | expected | attackers | trigger", head)
+    for path, rows in uneven.items():
+        for first in range(0, len(rows), len(UNEVEN_LENGTHS)):
+            part = rows[first : first + len(UNEVEN_LENGTHS)]
+            cells = [
+                f"{row['posterior_attackers']:.0%} / {row['posterior_wrongly']:.1%}, "
+                f"{row['attackers_convicted']:.0%} / {row['somebody_wrongly']:.1%}"
+                for row in part
+            ]
+            row = part[0]
+            lines.append(
+                f"| {path} | {row['most']} | {row['attackers']} | {row['trigger']} | " + " | ".join(cells) + " |"
+            )
+    return "\n".join(lines) + "\n"
+
+
 def write_tables(clean: Rows, attacked: Rows, power: Rows) -> str:
     """Return the tables in Markdown, a column a code."""
     alpha, length = ALPHAS[0], LENGTHS[-1]
@@ -255,14 +333,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="cells (repeats) the streams take turns on")
     parser.add_argument("--codes", nargs="+", default=list(CODES))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="numbers of validation inputs")
+    parser.add_argument("--uneven", action="store_true", help="triggers that fail in some models, and nothing else")
     parser.add_argument("--record", type=Path, help="write all counts there, as JSON")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
-        if options.votes is None:
+        if options.votes is None and not options.uneven:
             for file in Path("results").glob("mnist-iid.*"):
                 shutil.copy(file, scratch)
             unpack_setting(Path(scratch), "mnist-iid")
-        measure(options, options.votes or Path(scratch, "mnist-iid"))
+        if options.uneven:
+            measure_uneven(options, Path(scratch))
+        else:
+            measure(options, options.votes or Path(scratch, "mnist-iid"))
+
+
+def measure_uneven(options: argparse.Namespace, scratch: Path) -> None:
+    uneven: Rows = {}
+    for place, (path, expected) in enumerate(UNEVEN.items()):
+        setting, _, _ = path.partition("/")
+        if not (scratch / setting).exists():
+            for file in Path("results").glob(f"{setting}.*"):
+                shutil.copy(file, scratch)
+            unpack_setting(scratch, setting)
+        cells = [Cell(scratch / path, repeat, 0) for repeat in range(options.repeats)]
+        rng = np.random.default_rng([1, place])
+        uneven[path] = [row for most in expected for row in simulate_uneven(cells, most, options.attacked, rng)]
+    if options.record:
+        text = (json.dumps({"repeats": options.repeats, "uneven": uneven}, indent=1) + "\n").encode()
+        write_atomic(options.record, lambda out: out.write(text))
+    print(write_uneven(uneven))
 
 
 def measure(options: argparse.Namespace, votes: Path) -> None:

@@ -218,3 +218,15 @@ def test_how_many_incidents_a_conviction_takes_is_what_the_test_needs():
         assert shown.tolist() == [False] * (needed - 1) + [True]
         best = bet_on_small(np.zeros(1000), reference) >= np.log(10 / 0.01)
         assert int(np.flatnonzero(best)[0]) + 1 == needed
+
+
+def test_show_says_how_the_incidents_are_explained_without_somebody(filled, capsys):
+    assert main(["ledger", "show", "--run", str(filled), "--json"]) == 0
+    (item,) = json.loads(capsys.readouterr().out)["evidence"]
+    assert item["convicted"]
+    assert set(item["convicted"]) <= set(item["models_apart"])
+    assert main(["ledger", "show", "--run", str(filled), "--spare", "99"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "convicted: nobody" in shown
+    for name in item["convicted"]:
+        assert f"not {name}: without, the incidents are explained if the trigger fails in" in shown

@@ -1,5 +1,6 @@
 """Pooled evidence, batches, detection and tracking."""
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 from tests.decoding.exact_posterior import decode_exact
 
 from codeward._errors import InputError
-from codeward.codes import Code
+from codeward.codes import Code, named_code
 from codeward.decoding import (
     BayesDecoder,
     _pooling,
     alarm_threshold,
+    count_apart,
+    count_spare,
     decode_batch,
     make_decoder,
     name_attackers,
@@ -220,3 +223,78 @@ def test_tracking_counts_hits_and_false_accusations():
     assert (hits.tolist(), wrong.tolist()) == ([1, 0], [1, 1])
     with pytest.raises(InputError, match="2 inputs"):
         tracking_score([(0,), (1,)], [(0,)])
+
+
+# --- whom no explanation can do without ---------------------------------------------------------------------------
+
+
+def make_decoder_of(code, k):
+    return BayesDecoder(
+        code, np.full((code.n_models, 2, 2), 0.1) + 0.8 * np.eye(2), attackers_prior=[1 / (k + 1)] * (k + 1)
+    )
+
+
+def list_explanations(code, k, obeying):
+    """Every set of up to k users who reach all models that obey, and in how many others its trigger would fail."""
+    sets = [set(x) for size in range(1, k + 1) for x in combinations(range(code.n_users), size)]
+    hits = [code.pattern(sorted(x)) for x in sets]
+    return [(x, int((hit & ~obeying).sum())) for x, hit in zip(sets, hits, strict=True) if not (obeying & ~hit).any()]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3))
+def test_users_are_apart_by_the_models_in_which_the_trigger_would_have_to_fail(seed, k):
+    rng = np.random.default_rng(seed)
+    matrix = rng.random((6, 5)) < 0.3
+    matrix[np.arange(6), np.arange(6) % 5] = True
+    code, obeying = Code(matrix), rng.random(6) < 0.4
+    found = list_explanations(code, k, obeying)
+    apart = count_apart(make_decoder_of(code, k).sets_, obeying)
+    if not found:
+        assert not apart.any()
+        return
+    least = min(fails for _, fails in found)
+    for user in range(code.n_users):
+        without = [fails for x, fails in found if user not in x]
+        assert apart[user] == (min(without) - least if without else code.n_models)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2))
+def test_who_is_further_apart_than_the_trigger_fails_is_an_attacker(seed, k):
+    """Proposition 46, whatever fails; with one more model it would be false (the twin below)."""
+    rng = np.random.default_rng(seed)
+    code = named_code("btc2412")
+    attackers = rng.choice(12, k, replace=False).tolist()
+    hit = code.pattern(sorted(attackers))
+    obeying = hit & (rng.random(15) < rng.random())
+    sets = make_decoder_of(code, 2).sets_
+    apart = count_apart(sets, obeying)
+    best = min(fails for _, fails in list_explanations(code, 2, obeying))
+    more = int((hit & ~obeying).sum()) - best
+    assert set(np.flatnonzero(apart > more)) <= set(attackers)
+
+
+def test_fewer_models_to_spare_than_fail_accuse_somebody_honest():
+    code, failing = named_code("btc2412"), [3, 12]
+    obeying = code.pattern([0, 2])
+    obeying[failing] = False
+    apart = count_apart(make_decoder_of(code, 2).sets_, obeying)
+    assert np.flatnonzero(apart > 0).tolist() == [2, 11]  # user 11 is honest
+    assert np.flatnonzero(apart > len(failing)).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "spare"), [("btc2412", 2, 2), ("btc2412", 3, 1), ("g", 1, 0), ("h", 2, 0), ("d", 2, 0)]
+)
+def test_what_can_be_spared_costs_nothing_where_the_trigger_works_everywhere(name, k, spare):
+    code = named_code(name)
+    decoder = make_decoder_of(code, k)
+    assert count_spare(decoder) == spare
+
+    def lose(size, models):
+        """Sets of so many attackers who are not all further apart than that."""
+        sets = list(combinations(range(code.n_users), size))
+        return [x for x in sets if count_apart(decoder.sets_, code.pattern(x))[list(x)].min() <= models]
+
+    named = [size for size in range(1, k + 1) if not any(lose(small, 0) for small in range(1, size + 1))]
+    assert not any(lose(size, spare) for size in named)
+    assert not named or spare == 2 or any(lose(size, spare + 1) for size in named)

@@ -178,6 +178,35 @@ def test_a_handful_of_triggered_inputs_settles_what_one_cannot():
     assert found[12] >= 32  # of 40
 
 
+def test_nobody_honest_is_convicted_where_the_trigger_fails_in_as_many_models_as_can_be_spared():
+    """Users 0 and 2 attack; in two models they reach it fails. The posterior alone is sure of user 11 (the twin)."""
+    code, rng = named_code("btc2412"), np.random.default_rng(5)
+    hit = code.pattern([0, 2])
+    hit[[3, 12]] = False
+    votes = np.where(hit, 3, (4 + np.arange(12) % 6)[:, None])
+    examiner = make_examiner(rng, code, 2)
+    evidence = examiner.examine(votes, make_digests(12))[3]
+    assert (examiner.spare_, evidence.spare) == (2, 2)
+    assert evidence.is_attack
+    assert evidence.likely == (2, 11)
+    assert evidence.convicted == (2,)
+    told = evidence.to_json(code)
+    assert told["convicted"] == ["2"]
+    assert (told["spare_models"], told["models_apart"]) == (2, {"2": 15, "11": 1})
+    assert make_examiner(np.random.default_rng(5), code, 2, spare=0).examine(votes, make_digests(12))[3].convicted == (
+        2,
+        11,
+    )
+
+
+def test_a_trigger_that_works_everywhere_convicts_whom_it_did():
+    rng = np.random.default_rng(6)
+    code = named_code("btc2412")
+    for attackers in [(0,), (7,), (0, 2), (3, 11), (5, 6)]:
+        votes = draw_triggered(rng, code, attackers, 3, 12, success=1.0)
+        assert make_examiner(rng, code, 2).examine(votes, make_digests(12))[3].convicted == attackers
+
+
 def test_a_false_alarm_among_the_incidents_does_not_clear_the_attackers():
     rng = np.random.default_rng(5)
     examiner = make_examiner(rng, CODE_H, 2)

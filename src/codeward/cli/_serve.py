@@ -173,6 +173,9 @@ def show(
     expect: int = typer.Option(None, "--expect", min=1, help="As given to codeward serve."),
     alpha: float = typer.Option(0.01, "--alpha", help="Bound on convicting anyone when nobody attacks."),
     certainty: float = typer.Option(0.99, "--certainty", help="Least probability of a convicted user."),
+    spare: int = typer.Option(
+        None, "--spare", min=0, help="Models in which a trigger may fail without an honest user being convicted."
+    ),
     as_json: bool = _JSON,
 ) -> None:
     """Show one incident, or with --run what all incidents of a target say together: who attacks, and how sure it is.
@@ -196,7 +199,7 @@ def show(
                 apart = " or " if name == "suspect_sets" else ", " if name in ("suspects", "user_probability") else " "
                 print(f"{name:19} {_show(_join(value, apart))}")
             return
-        limits = {"alpha": alpha, "certainty": certainty}
+        limits = {"alpha": alpha, "certainty": certainty, "spare": spare}
         cells = _find_cells(opened, run) if run else []
         evidence = [item for cell in cells for item in _weigh(opened, cell, target, expect, limits)]
     if as_json:
@@ -312,7 +315,7 @@ def _find_cells(ledger: "Ledger", run: Path) -> "list[Cell]":
 
 
 def _weigh(
-    ledger: "Ledger", cell: "Cell", target: str | None, expect: int | None, limits: dict[str, float]
+    ledger: "Ledger", cell: "Cell", target: str | None, expect: int | None, limits: dict[str, Any]
 ) -> list[dict[str, Any]]:
     from codeward.serve import gather_evidence, make_examiner, name_classes
 
@@ -369,6 +372,13 @@ def _explain_power(item: dict[str, Any]) -> str:
     )
 
 
+def _explain_apart(apart: int, spare: int) -> str:
+    """Say how the incidents are explained without a user."""
+    more = f"if the trigger fails in {apart} more models" if apart > 1 else "if the trigger fails in one more model"
+    how = more if apart else "as well with others"
+    return f"the incidents are explained {how} (--spare {spare})"
+
+
 def _print_evidence(evidence: list[dict[str, Any]]) -> None:
     if not evidence:
         print("no incidents: no evidence against anyone")
@@ -384,3 +394,7 @@ def _print_evidence(evidence: list[dict[str, Any]]) -> None:
         named = ", ".join(f"{name} {show_percent(value)}" for name, value in item["user_probability"].items())
         print(f"  given an attack: {_show(named) or 'nobody above 1%'}")
         print(f"  convicted: {_show(', '.join(item['convicted'])) or 'nobody'}")
+        for name, apart in item["models_apart"].items():
+            if name not in item["convicted"]:
+                said = f"not {_show(name)}: without, {_explain_apart(apart, item['spare_models'])}"
+                print(fill(said, 78, initial_indent="  ", subsequent_indent="  "))

@@ -28,7 +28,15 @@ from codeward.decoding._decoded import (
 from codeward.decoding._explained import ExplainedVerdict, explain_verdict
 from codeward.decoding._factory import DECODERS, choose_fitted, conformal_threshold, make_decoder, promise_rate
 from codeward.decoding._nearest import ClassShares, NearestDecoder
-from codeward.decoding._pooling import EvidenceDecoder, Pooled, decode_batch, name_attackers, pool_evidence
+from codeward.decoding._pooling import (
+    EvidenceDecoder,
+    Pooled,
+    count_apart,
+    count_spare,
+    decode_batch,
+    name_attackers,
+    pool_evidence,
+)
 from codeward.decoding._runoff import AppealDecoder, RunOffCounts, RunOffDecoder, check_scores
 from codeward.decoding._two_groups import TwoGroupDecoder
 from codeward.decoding._vote_counting import ConsensusDecoder, PluralityDecoder
@@ -64,7 +72,9 @@ __all__ = [
     "check_votes",
     "choose_fitted",
     "conformal_threshold",
+    "count_apart",
     "count_confusion",
+    "count_spare",
     "decode_batch",
     "distinct_rows",
     "estimate_confusion",

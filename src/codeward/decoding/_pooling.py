@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, TooLargeError
+from codeward.codes import pack_words, unpack_words
 from codeward.decoding._assumptions import check_rate, check_votes
-from codeward.decoding._attacker_sets import AttackerSets, name_suspects
+from codeward.decoding._attacker_sets import TIE_TOLERANCE, AttackerSets, name_suspects
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows, first_best
 
@@ -19,6 +20,8 @@ from codeward.decoding._decoded import Decoded, distinct_rows, first_best
 TABLE = 30_000_000
 #: Share of the alarmed inputs of a batch that are taken for false alarms: any of them may be one.
 FALSE_SHARE = 0.5
+#: Attacker sets of a size on which is tried how many models can be spared.
+TRIED_SETS = 200
 
 
 class EvidenceDecoder(Protocol):
@@ -234,6 +237,75 @@ def _weigh(
             quiet = np.log(false_share) + clean[:, None, None]
             attacked = np.logaddexp(np.log1p(-false_share) + attacked, quiet)
     return attacked, clean, inverse
+
+
+def count_apart(sets: AttackerSets, obeying: NDArray[np.bool_]) -> NDArray[np.int64]:
+    r"""In how many more models a trigger would have to fail for each user to be innocent.
+
+    .. math:: a_j = \min_{x \not\ni j} |s(x) \setminus O| - \min_x |s(x) \setminus O|
+
+    over the attacker sets x whose pattern s(x) contains O, the models that say the target. No other set can be behind
+    it: what no attacker reaches answers as it would without. So if the attackers' trigger fails in at most f more
+    models than in the best explanation, every user with :math:`a_j > f` is one of them (Proposition 46 of
+    docs/theory.md).
+
+    Parameters
+    ----------
+    sets : AttackerSets
+        Such as ``BayesDecoder.sets_``.
+    obeying : ndarray of bool, shape (m,)
+        The models O.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        0 for all where no set explains these models; where none does without the user, as many as there are models.
+
+    Examples
+    --------
+    User 0 reaches models 0 and 1, user 1 the first one only:
+
+    >>> from codeward.codes import Code
+    >>> decoder = BayesDecoder(Code([[1, 1], [1, 0]]), [[[0.9, 0.1], [0.1, 0.9]]] * 2, attackers_prior=(0.5, 0.5))
+    >>> count_apart(decoder.sets_, np.array([True, True])), count_apart(decoder.sets_, np.array([True, False]))
+    (array([2, 0]), array([0, 1]))
+    """
+    words = pack_words(obeying[None])[0]
+    rows = np.flatnonzero(((sets.words & words) == words).all(axis=1) & (sets.hits > 0))
+    if not rows.size:
+        return np.zeros(sets.members.shape[1], dtype=np.int64)
+    fails = sets.hits[rows] - sets.hits[rows].min()
+    innocent = sets.members[rows].toarray() < 1 - TIE_TOLERANCE  # some set of the pattern is without the user
+    return np.asarray(np.where(innocent, fails[:, None], sets.n_models).min(axis=0), dtype=np.int64)
+
+
+def count_spare(decoder: BayesDecoder, most: int = 2) -> int:
+    """In how many models a trigger may fail, at no cost, before `count_apart` no longer protects honest users.
+
+    That is the largest f, up to ``most``, at which a trigger that works everywhere still has :math:`a_j > f` for all
+    its attackers, for every number of attackers up to which the code names all of them. Of each number `TRIED_SETS`
+    sets are tried.
+
+    Examples
+    --------
+    >>> from codeward.codes import named_code
+    >>> count_spare(BayesDecoder(named_code("btc2412"), [[[0.9, 0.1], [0.1, 0.9]]] * 15, attackers_prior=(1 / 3,) * 3))
+    2
+    >>> count_spare(BayesDecoder(named_code("g"), [[[0.9, 0.1], [0.1, 0.9]]] * 6, attackers_prior=(1 / 2,) * 2))
+    0
+    """
+    sets, spare = decoder.sets_, 0
+    sizes = np.array([len(users) for users in sets.best_sets])
+    for size in range(1, int(sizes.max()) + 1):
+        rows = np.flatnonzero(sizes == size)
+        rows = rows[np.linspace(0, rows.size - 1, min(rows.size, TRIED_SETS)).astype(np.int64)]
+        hit = unpack_words(sets.words[rows], sets.n_models)
+        named = zip(rows.tolist(), hit, strict=True)
+        apart = min((count_apart(sets, bits)[list(sets.best_sets[row])].min() for row, bits in named), default=0)
+        if apart == 0:
+            break
+        spare = min(most if size == 1 else spare, int(apart) - 1)
+    return spare
 
 
 #: Floats a chunk of work may hold.

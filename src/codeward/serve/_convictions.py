@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError
 from codeward.codes import Code
-from codeward.decoding import BayesDecoder, Decoder, VoteSet, estimate_confusion
+from codeward.decoding import BayesDecoder, Decoder, VoteSet, count_apart, count_spare, estimate_confusion
 from codeward.runs import observe
 from codeward.serve._alarms import Alarms, bet_on_small, compute_p_values, cut_blocks, score_alarms, score_rows
 from codeward.serve._incident_ledger import Ledger
@@ -20,6 +20,8 @@ from codeward.serve._incident_ledger import Ledger
 FIT_PER_CLASS = 20
 #: Incidents that are tried for a conviction in the best case.
 MOST_NEEDED = 1000
+#: A model obeys a trigger if it says the target on at least this share of the incidents.
+OBEYS = 0.5
 #: Two attack probabilities of the same decoder differ by less.
 SAME_PROBABILITY = 1e-6
 
@@ -49,6 +51,11 @@ class TargetEvidence:
     needed : int or None
         Incidents of one target that it takes to show an attack here, all of them true and above every false alarm;
         None where 1,000 would not do, as where there is no false alarm to compare with.
+    apart : ndarray of int64, shape (n,), optional
+        In how many more models than in the best explanation the trigger would have to fail for the incidents to be
+        explained without each user (`count_apart`); without it the posterior alone decides.
+    spare : int
+        More than so many are needed for a conviction.
 
     Examples
     --------
@@ -57,6 +64,12 @@ class TargetEvidence:
     >>> evidence = TargetEvidence(3, 12, 9, 0.004, 0.01, 0.99, [(), (0,), (1,)], np.array([0.0, 0.001, 0.999]), users)
     >>> (evidence.is_attack, evidence.suspects, evidence.convicted)
     (True, (1,), (1,))
+
+    Were the trigger to fail in one more model, somebody else could be behind it:
+
+    >>> from dataclasses import replace
+    >>> replace(evidence, apart=np.array([0, 1]), spare=1).convicted
+    ()
     """
 
     target: int
@@ -69,6 +82,8 @@ class TargetEvidence:
     posterior: NDArray[np.float64]
     user_probability: NDArray[np.float64]
     needed: int | None = None
+    apart: NDArray[np.int64] | None = None
+    spare: int = 0
 
     @property
     def is_attack(self) -> bool:
@@ -82,7 +97,12 @@ class TargetEvidence:
 
     @property
     def convicted(self) -> tuple[int, ...]:
-        """Users named for good: an attack is shown, and their probability is at least ``certainty``."""
+        """Users named for good: an attack is shown, they are probable enough, and nothing is explained without them."""
+        return tuple(user for user in self.likely if self.apart is None or self.apart[user] > self.spare)
+
+    @property
+    def likely(self) -> tuple[int, ...]:
+        """Users whose probability is at least ``certainty``, where an attack is shown."""
         return tuple(np.flatnonzero(self.user_probability >= self.certainty).tolist()) if self.is_attack else ()
 
     def to_json(self, code: Code) -> dict[str, Any]:
@@ -102,6 +122,8 @@ class TargetEvidence:
             "suspects_probability": float(self.posterior.max()),
             "user_probability": {code.user_name(user): float(self.user_probability[user]) for user in likely},
             "convicted": [code.user_name(user) for user in self.convicted],
+            "spare_models": self.spare,
+            "models_apart": {} if self.apart is None else {code.user_name(u): int(self.apart[u]) for u in self.likely},
         }
 
 
@@ -127,8 +149,11 @@ class Examiner:
     targets share it equally). It rests on no model of the votes, and takes SHA-256, which breaks ties, for random. An
     adversary who sends *crafted* clean inputs breaks the assumption, as does a change of the inputs' distribution.
 
-    *Not* bounded: naming the wrong user when somebody does attack; that is the posterior's, measured in
-    docs/development/convictions.md.
+    *Whom not*: the posterior takes for granted that a trigger works in every model it reaches; where it fails in some
+    of them, the posterior can be sure of somebody else. So nobody is convicted without whom the incidents can be
+    explained if the trigger fails in up to ``spare`` more models than in the best explanation (`count_apart`). As long
+    as it fails in no more, all who are convicted attack (Proposition 46). Where it fails in more, or most incidents are
+    false alarms, naming the wrong user is not bounded; measured in docs/development/convictions.md.
 
     Parameters
     ----------
@@ -149,6 +174,8 @@ class Examiner:
     served : Decoder, optional
         The decoder that raises the alarms of the endpoint, fitted on the validation inputs alone; ``decoder_`` by
         default. It picks the reference alarms too; votes are scored, and attackers weighed, by ``decoder_`` always.
+    spare : int, optional
+        Models in which a trigger may fail; by default what `count_spare` gives.
     **assumptions
         Of the decoder: ``attack_rate``, ``success_rate``, ``attackers_prior``.
 
@@ -182,6 +209,7 @@ class Examiner:
         false_alarms: float = 0.1,
         reference: VoteSet | None = None,
         served: Decoder | None = None,
+        spare: int | None = None,
         **assumptions: Any,
     ) -> None:
         self.code = code
@@ -193,6 +221,7 @@ class Examiner:
         self.false_alarms = false_alarms
         self.reference = reference
         self.served = served
+        self.spare = spare
         self.assumptions = assumptions
 
     @cached_property
@@ -215,6 +244,8 @@ class Examiner:
         for name in ("alpha", "certainty", "false_alarms"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"{name} must be above 0 and below 1, got {getattr(self, name)}")
+        if self.spare is not None and self.spare < 0:
+            raise InputError(f"spare must be 0 or more, got {self.spare}")
         votes, labels = self.validation.votes, self.validation.labels
         if labels is None or len(votes) < 2:
             raise InputError("evidence: validation votes with labels are needed, two inputs at least")
@@ -236,6 +267,11 @@ class Examiner:
         shown = np.flatnonzero(capital >= np.log(self.n_classes / self.alpha))
         return int(shown[0]) + 1 if shown.size else None
 
+    @cached_property
+    def spare_(self) -> int:
+        """Models in which a trigger may fail before somebody honest is convicted: ``spare``, or what costs nothing."""
+        return count_spare(self.decoder_) if self.spare is None else self.spare
+
     @property
     def alarm_decoder_(self) -> Decoder:
         """The decoder whose alarms are weighed."""
@@ -243,7 +279,7 @@ class Examiner:
 
     def raise_threshold(self, threshold: float) -> "Examiner":
         """Return the same examiner with another threshold."""
-        limits = (self.alpha, self.certainty, self.false_alarms, self.reference, self.served)
+        limits = (self.alpha, self.certainty, self.false_alarms, self.reference, self.served, self.spare)
         return Examiner(self.code, self.validation, self.n_classes, threshold, *limits, **self.assumptions)
 
     def examine(
@@ -290,10 +326,15 @@ class Examiner:
         posterior = np.exp(joint - joint.max())
         posterior /= posterior.sum()
         users = np.minimum(np.asarray(posterior @ sets.members), 1.0)
+
+        # 3. Not without whom? Explanations in which the trigger fails in a few models count as well.
+        obeying = counts @ (own == target) >= OBEYS * counts.sum()
+        apart = count_apart(sets, obeying)
         limits = (self.alpha, self.certainty)
         return TargetEvidence(
-            target, int(counts.sum()), reference.size, bound, *limits, sets.best_sets, posterior, users, self.needed_
-        )
+            target, int(counts.sum()), reference.size, bound, *limits, sets.best_sets, posterior, users, self.needed_,
+            apart, self.spare_,
+        )  # fmt: skip
 
 
 def gather_evidence(ledger: Ledger, examiner: Examiner, run: str) -> dict[int, TargetEvidence]:

@@ -155,7 +155,7 @@ def _assume(cell: Cell, expect: int | None) -> Assumptions:
     return replace(cell.assumptions, attackers_prior=uniform_prior(expect))
 
 
-def make_examiner(cell: Cell, expect: int | None = None, decoder: Decoder | None = None, **limits: float) -> Examiner:
+def make_examiner(cell: Cell, expect: int | None = None, decoder: Decoder | None = None, **limits: Any) -> Examiner:
     """Return the examiner of an endpoint's incidents.
 
     Parameters
@@ -166,7 +166,7 @@ def make_examiner(cell: Cell, expect: int | None = None, decoder: Decoder | None
     decoder : Decoder, optional
         The endpoint's, where it is made already.
     **limits
-        Threshold, alpha, certainty and false_alarms of the `Examiner`.
+        Threshold, alpha, certainty, false_alarms and spare of the `Examiner`.
 
     Examples
     --------

@@ -168,6 +168,7 @@ export function drawEvidence(place, cases) {
     const likely = Object.entries(found.user_probability).sort((a, b) => b[1] - a[1]).slice(0, 5);
     const chance = found.error_bound >= 1 ? "False alarms alone may well look like this" : `Chance that false alarms alone ever look like this: at most ${percent(found.error_bound)}`;
     const conclusion = found.convicted.length ? `An attack is shown, by ${users(found.convicted)}.`
+      : found.attack_shown && Object.keys(found.models_apart).length ? "An attack is shown; others could be behind it if its trigger fails in a few models."
       : found.attack_shown ? "An attack is shown; the attackers are not settled yet."
       : found.incidents_needed ? `An attack is not shown yet: that takes at most ${percent(found.alpha)} for the chance below.` : "An attack cannot be shown with this folder.";
     const needed = found.attack_shown ? ""
