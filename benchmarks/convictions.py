@@ -38,8 +38,8 @@ ALPHAS = (0.01, 0.05)
 N_CLASSES = 10
 Rows = dict[str, list[dict[str, Any]]]
 #: Grids and codes on which triggers fail, numbers of attackers that decoders expect at most, and incidents.
-UNEVEN = {"cifar10-iid-modern/btc2412": (3, 2), "mnist-iid-modern/btc2412": (3, 2), "cifar10-iid-modern/k3r6d2": (3,)}
-UNEVEN_LENGTHS = (10, 20, 50)
+UNEVEN = {"cifar10-iid-modern/btc2412": (3, 2), "mnist-iid-modern/btc2412": (3, 2)}
+UNEVEN_LENGTHS = (10, 50)
 #: Validation inputs, and clean inputs apart from them to compare with, as a run folder has them.
 PAIRS = ((100, 100), (270, 270), (2000, 2000))
 #: Attackers of the cells where somebody attacks: as many as the code tells apart.

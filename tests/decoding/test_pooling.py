@@ -298,3 +298,18 @@ def test_what_can_be_spared_costs_nothing_where_the_trigger_works_everywhere(nam
     named = [size for size in range(1, k + 1) if not any(lose(small, 0) for small in range(1, size + 1))]
     assert not any(lose(size, spare) for size in named)
     assert not named or spare == 2 or any(lose(size, spare + 1) for size in named)
+
+
+def test_what_can_be_spared_leaves_those_alone_whom_only_larger_sets_hide():
+    # h names two; one in six pairs could be three others as well, and the rest would be lost with one model to spare.
+    assert count_spare(make_decoder_of(named_code("h"), 3)) == 0
+    assert count_spare(make_decoder_of(named_code("c"), 3)) == 0  # names nobody
+    only_pairs = BayesDecoder(named_code("btc2412"), np.full((15, 2, 2), 0.5), attackers_prior=(0, 0, 1))
+    assert count_spare(only_pairs) == 2
+
+
+def test_of_several_possible_targets_the_best_explanation_counts():
+    sets = make_decoder_of(named_code("btc2412"), 2).sets_
+    rows = np.array([named_code("btc2412").pattern(users) for users in [(0, 2), (5, 6)]])
+    assert np.flatnonzero(count_apart(sets, rows[:1]) > 2).tolist() == [0, 2]
+    assert not (count_apart(sets, rows) > 0).any()

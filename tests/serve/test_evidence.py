@@ -199,6 +199,20 @@ def test_nobody_honest_is_convicted_where_the_trigger_fails_in_as_many_models_as
     )
 
 
+def test_nobody_is_convicted_for_a_target_that_is_the_label_of_the_inputs():
+    """Users 0 and 2 plant class 3; where it fails in two models, others seem to have planted the inputs' own label."""
+    code, rng = named_code("btc2412"), np.random.default_rng(5)
+    wrongly = 0
+    for failing in [(2, 5), (3, 12), (5, 12), (4, 14)]:
+        hit = code.pattern([0, 2])
+        hit[list(failing)] = False
+        for label in (4, 8):
+            evidence = make_examiner(rng, code, 2).examine(np.tile(np.where(hit, 3, label), (12, 1)), make_digests(12))
+            wrongly += any(set(item.likely) - {0, 2} for item in evidence.values())
+            assert all(set(item.convicted) <= {0, 2} for item in evidence.values())
+    assert wrongly
+
+
 def test_a_trigger_that_works_everywhere_convicts_whom_it_did():
     rng = np.random.default_rng(6)
     code = named_code("btc2412")

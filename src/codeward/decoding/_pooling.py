@@ -10,9 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codeward._errors import InputError, TooLargeError
-from codeward.codes import pack_words, unpack_words
+from codeward.codes import pack_words
 from codeward.decoding._assumptions import check_rate, check_votes
-from codeward.decoding._attacker_sets import TIE_TOLERANCE, AttackerSets, name_suspects
+from codeward.decoding._attacker_sets import (
+    TIE_TOLERANCE,
+    AttackerSets,
+    gather_attacker_sets,
+    list_subsets,
+    name_suspects,
+)
 from codeward.decoding._bayes import BayesDecoder
 from codeward.decoding._decoded import Decoded, distinct_rows, first_best
 
@@ -242,19 +248,19 @@ def _weigh(
 def count_apart(sets: AttackerSets, obeying: NDArray[np.bool_]) -> NDArray[np.int64]:
     r"""In how many more models a trigger would have to fail for each user to be innocent.
 
-    .. math:: a_j = \min_{x \not\ni j} |s(x) \setminus O| - \min_x |s(x) \setminus O|
+    .. math:: a_j = \min_{x \not\ni j, O} |s(x) \setminus O| - \min_{x, O} |s(x) \setminus O|
 
-    over the attacker sets x whose pattern s(x) contains O, the models that say the target. No other set can be behind
-    it: what no attacker reaches answers as it would without. So if the attackers' trigger fails in at most f more
-    models than in the best explanation, every user with :math:`a_j > f` is one of them (Proposition 46 of
-    docs/theory.md).
+    over the attacker sets x whose pattern s(x) contains O, the models that say the target; where it is not sure what
+    the target is, over all that it may be. No other set can be behind it: what no attacker reaches answers as it would
+    without. So if the attackers' trigger fails in at most f more models than in the best explanation, every user with
+    :math:`a_j > f` is one of them (Proposition 46 of docs/theory.md).
 
     Parameters
     ----------
     sets : AttackerSets
         Such as ``BayesDecoder.sets_``.
-    obeying : ndarray of bool, shape (m,)
-        The models O.
+    obeying : ndarray of bool, shape (m,) or (t, m)
+        The models O, a row for each of t possible targets.
 
     Returns
     -------
@@ -270,11 +276,14 @@ def count_apart(sets: AttackerSets, obeying: NDArray[np.bool_]) -> NDArray[np.in
     >>> count_apart(decoder.sets_, np.array([True, True])), count_apart(decoder.sets_, np.array([True, False]))
     (array([2, 0]), array([0, 1]))
     """
-    words = pack_words(obeying[None])[0]
-    rows = np.flatnonzero(((sets.words & words) == words).all(axis=1) & (sets.hits > 0))
+    targets = np.atleast_2d(obeying)
+    words = pack_words(targets)[:, None]
+    explained = ((sets.words & words) == words).all(axis=2) & (sets.hits > 0)
+    fewest = np.where(explained, sets.hits - targets.sum(axis=1)[:, None], sets.n_models + 1).min(axis=0)
+    rows = np.flatnonzero(fewest <= sets.n_models)
     if not rows.size:
         return np.zeros(sets.members.shape[1], dtype=np.int64)
-    fails = sets.hits[rows] - sets.hits[rows].min()
+    fails = fewest[rows] - fewest[rows].min()
     innocent = sets.members[rows].toarray() < 1 - TIE_TOLERANCE  # some set of the pattern is without the user
     return np.asarray(np.where(innocent, fails[:, None], sets.n_models).min(axis=0), dtype=np.int64)
 
@@ -282,9 +291,9 @@ def count_apart(sets: AttackerSets, obeying: NDArray[np.bool_]) -> NDArray[np.in
 def count_spare(decoder: BayesDecoder, most: int = 2) -> int:
     """In how many models a trigger may fail, at no cost, before `count_apart` no longer protects honest users.
 
-    That is the largest f, up to ``most``, at which a trigger that works everywhere still has :math:`a_j > f` for all
-    its attackers, for every number of attackers up to which the code names all of them. Of each number `TRIED_SETS`
-    sets are tried.
+    That is the largest f, up to ``most``, at which a trigger that works everywhere has :math:`a_j > f` for all
+    attackers for whom it is positive, for every number of attackers up to which the code names all (of that many and
+    fewer). Of each number `TRIED_SETS` sets are tried.
 
     Examples
     --------
@@ -294,18 +303,18 @@ def count_spare(decoder: BayesDecoder, most: int = 2) -> int:
     >>> count_spare(BayesDecoder(named_code("g"), [[[0.9, 0.1], [0.1, 0.9]]] * 6, attackers_prior=(1 / 2,) * 2))
     0
     """
-    sets, spare = decoder.sets_, 0
-    sizes = np.array([len(users) for users in sets.best_sets])
-    for size in range(1, int(sizes.max()) + 1):
-        rows = np.flatnonzero(sizes == size)
-        rows = rows[np.linspace(0, rows.size - 1, min(rows.size, TRIED_SETS)).astype(np.int64)]
-        hit = unpack_words(sets.words[rows], sets.n_models)
-        named = zip(rows.tolist(), hit, strict=True)
-        apart = min((count_apart(sets, bits)[list(sets.best_sets[row])].min() for row, bits in named), default=0)
-        if apart == 0:
+    found: list[int] = []
+    for size in np.flatnonzero(decoder.prior_[1:] > 0) + 1:
+        fewer = gather_attacker_sets(decoder.code, decoder.prior_[: size + 1])
+        users = list_subsets(decoder.code.n_users, int(size))
+        tried = users[np.linspace(0, len(users) - 1, min(len(users), TRIED_SETS)).astype(np.int64)]
+        hit = [decoder.code.pattern(attackers) for attackers in tried.tolist()]
+        if any(count_apart(fewer, bits)[attackers].min() == 0 for attackers, bits in zip(tried, hit, strict=True)):
             break
-        spare = min(most if size == 1 else spare, int(apart) - 1)
-    return spare
+        for attackers, bits in zip(tried, hit, strict=True):
+            apart = count_apart(decoder.sets_, bits)[attackers]
+            found += apart[apart > 0].tolist()
+    return min(most, min(found, default=1) - 1)
 
 
 #: Floats a chunk of work may hold.

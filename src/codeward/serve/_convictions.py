@@ -327,9 +327,10 @@ class Examiner:
         posterior /= posterior.sum()
         users = np.minimum(np.asarray(posterior @ sets.members), 1.0)
 
-        # 3. Not without whom? Explanations in which the trigger fails in a few models count as well.
-        obeying = counts @ (own == target) >= OBEYS * counts.sum()
-        apart = count_apart(sets, obeying)
+        # 3. Not without whom? Explanations in which the trigger fails in a few models count as well; if all of these
+        # inputs seem to have one label, then it may be the target, and the target the label of an input or two.
+        said = [counts @ (own == value) >= OBEYS * counts.sum() for value in np.unique(own).tolist()]
+        apart = count_apart(sets, np.array([obeying for obeying in said if obeying.any()] or said[:1]))
         limits = (self.alpha, self.certainty)
         return TargetEvidence(
             target, int(counts.sum()), reference.size, bound, *limits, sets.best_sets, posterior, users, self.needed_,
