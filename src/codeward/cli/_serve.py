@@ -174,7 +174,7 @@ def show(
     alpha: float = typer.Option(0.01, "--alpha", help="Bound on convicting anyone when nobody attacks."),
     certainty: float = typer.Option(0.99, "--certainty", help="Least probability of a convicted user."),
     spare: int = typer.Option(
-        None, "--spare", min=0, help="Models in which a trigger may fail without an honest user being convicted."
+        None, "--spare", min=0, help="Models in which a trigger may fail; by default as many as cost nothing."
     ),
     as_json: bool = _JSON,
 ) -> None:

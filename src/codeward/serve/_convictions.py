@@ -327,8 +327,8 @@ class Examiner:
         posterior /= posterior.sum()
         users = np.minimum(np.asarray(posterior @ sets.members), 1.0)
 
-        # 3. Not without whom? Explanations in which the trigger fails in a few models count as well; if all of these
-        # inputs seem to have one label, then it may be the target, and the target the label of an input or two.
+        # 3. Not without whom? Explanations in which the trigger fails in a few models count as well. Where most of these
+        # inputs have one label, it may be what was planted, and the alarms mistake which of the two is the target.
         said = [counts @ (own == value) >= OBEYS * counts.sum() for value in np.unique(own).tolist()]
         apart = count_apart(sets, np.array([obeying for obeying in said if obeying.any()] or said[:1]))
         limits = (self.alpha, self.certainty)
