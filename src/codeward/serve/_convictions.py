@@ -327,7 +327,7 @@ class Examiner:
         posterior /= posterior.sum()
         users = np.minimum(np.asarray(posterior @ sets.members), 1.0)
 
-        # 3. Not without whom? Explanations in which the trigger fails in a few models count as well. Where most of these
+        # 3. Not without whom? Explanations in which the trigger fails in a few models count as well. Where most of the
         # inputs have one label, it may be what was planted, and the alarms mistake which of the two is the target.
         said = [counts @ (own == value) >= OBEYS * counts.sum() for value in np.unique(own).tolist()]
         apart = count_apart(sets, np.array([obeying for obeying in said if obeying.any()] or said[:1]))
