@@ -85,16 +85,14 @@ class Cell:
             self.attackers = set(record["figures"]["groups"][0]["attackers"])
             self.triggered = load_votes(folder / "votes" / f"{stem}-triggered.npz").votes
 
-    def examiner(self, rows: NDArray[np.int64], apart: NDArray[np.int64] | None = None) -> Examiner:
-        """Return the examiner with these validation inputs, and with these to compare with."""
+    def examiner(
+        self, rows: NDArray[np.int64], apart: NDArray[np.int64] | None = None, most: int | None = None
+    ) -> Examiner:
+        """Return the examiner with these validation inputs, and with these to compare with; it may expect others."""
+        prior = self.prior if most is None else uniform_prior(most)
         parts = [VoteSet(self.votes[chosen], self.labels[chosen]) for chosen in (rows, apart) if chosen is not None]
         validation, reference = parts[0], parts[1] if apart is not None and apart.size else None
-        return Examiner(self.code, validation, N_CLASSES, reference=reference, attackers_prior=self.prior)
-
-    def expect(self, most: int, rows: NDArray[np.int64], apart: NDArray[np.int64]) -> Examiner:
-        """Return the examiner that expects up to so many attackers, with these validation inputs and references."""
-        parts = [VoteSet(self.votes[chosen], self.labels[chosen]) for chosen in (rows, apart)]
-        return Examiner(self.code, parts[0], N_CLASSES, reference=parts[1], attackers_prior=uniform_prior(most))
+        return Examiner(self.code, validation, N_CLASSES, reference=reference, attackers_prior=prior)
 
 
 def simulate_clean(
@@ -238,7 +236,7 @@ def simulate_uneven(cells: Sequence[Cell], most: int, streams: int, rng: np.rand
         for number in range(streams):
             cell = cells[number % len(cells)]
             order = rng.permutation(len(cell.votes))
-            examiner = cell.expect(most, order[:2500], order[2500:5000])
+            examiner = cell.examiner(order[:2500], order[2500:5000], most)
             attackers = set(rng.choice(cell.code.n_users, size, replace=False).tolist())
             target, apart = int(rng.integers(N_CLASSES)), order[5000:]
             votes = cell.votes[apart[cell.labels[apart] != target]].copy()
@@ -334,33 +332,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--codes", nargs="+", default=list(CODES))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="numbers of validation inputs")
     parser.add_argument("--uneven", action="store_true", help="triggers that fail in some models, and nothing else")
-    parser.add_argument("--record", type=Path, help="write all counts there, as JSON")
+    parser.add_argument("--record", type=Path, help="write all counts there, as JSON; other parts of it stay")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
-        if options.votes is None and not options.uneven:
-            for file in Path("results").glob("mnist-iid.*"):
-                shutil.copy(file, scratch)
-            unpack_setting(Path(scratch), "mnist-iid")
         if options.uneven:
             measure_uneven(options, Path(scratch))
         else:
-            measure(options, options.votes or Path(scratch, "mnist-iid"))
+            measure(options, options.votes or _unpack(Path(scratch), "mnist-iid"))
+
+
+def _unpack(scratch: Path, setting: str) -> Path:
+    """Return the run folders of a setting of the results."""
+    for file in Path("results").glob(f"{setting}.*"):
+        shutil.copy(file, scratch)
+    unpack_setting(scratch, setting)
+    return scratch / setting
+
+
+def _record(file: Path, parts: dict[str, Any]) -> None:
+    """Put parts into a record; those that are there otherwise stay."""
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    text = (json.dumps(_round(kept | parts), indent=1) + "\n").encode()
+    write_atomic(file, lambda out: out.write(text))
+
+
+def _round(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {key: _round(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_round(value) for value in found]
+    return round(found, 6) if isinstance(found, float) else found
 
 
 def measure_uneven(options: argparse.Namespace, scratch: Path) -> None:
     uneven: Rows = {}
     for place, (path, expected) in enumerate(UNEVEN.items()):
         setting, _, _ = path.partition("/")
-        if not (scratch / setting).exists():
-            for file in Path("results").glob(f"{setting}.*"):
-                shutil.copy(file, scratch)
-            unpack_setting(scratch, setting)
+        _unpack(scratch, setting)
         cells = [Cell(scratch / path, repeat, 0) for repeat in range(options.repeats)]
         rng = np.random.default_rng([1, place])
         uneven[path] = [row for most in expected for row in simulate_uneven(cells, most, options.attacked, rng)]
     if options.record:
-        text = (json.dumps({"repeats": options.repeats, "uneven": uneven}, indent=1) + "\n").encode()
-        write_atomic(options.record, lambda out: out.write(text))
+        _record(options.record, {"repeats": options.repeats, "uneven": uneven})
     print(write_uneven(uneven))
 
 
@@ -386,9 +399,7 @@ def measure(options: argparse.Namespace, votes: Path) -> None:
             parts["clean"][name].append(simulate_clean(cells, size, options.streams, rng, apart))
             print(name, json.dumps(parts["clean"][name][-1]), f"{time.process_time() - begin:.0f} s", flush=True)
         if options.record:
-            content = {"alphas": ALPHAS, "lengths": LENGTHS, "repeats": options.repeats} | parts
-            text = (json.dumps(content, indent=1) + "\n").encode()
-            write_atomic(options.record, lambda out, text=text: out.write(text))
+            _record(options.record, {"alphas": ALPHAS, "lengths": LENGTHS, "repeats": options.repeats} | parts)
     print(write_tables(**parts), f"{time.process_time() - begin:.0f} s of processor time", sep="\n")
 
 

@@ -193,10 +193,8 @@ def test_nobody_honest_is_convicted_where_the_trigger_fails_in_as_many_models_as
     told = evidence.to_json(code)
     assert told["convicted"] == ["2"]
     assert (told["spare_models"], told["models_apart"]) == (2, {"2": 15, "11": 1})
-    assert make_examiner(np.random.default_rng(5), code, 2, spare=0).examine(votes, make_digests(12))[3].convicted == (
-        2,
-        11,
-    )
+    careless = make_examiner(np.random.default_rng(5), code, 2, spare=0)
+    assert careless.examine(votes, make_digests(12))[3].convicted == (2, 11)
 
 
 def test_nobody_is_convicted_for_a_target_that_is_the_label_of_the_inputs():

@@ -152,8 +152,9 @@ class Examiner:
     *Whom not*: the posterior takes for granted that a trigger works in every model it reaches; where it fails in some
     of them, the posterior can be sure of somebody else. So nobody is convicted without whom the incidents can be
     explained if the trigger fails in up to ``spare`` more models than in the best explanation (`count_apart`). As long
-    as it fails in no more, all who are convicted attack (Proposition 46). Where it fails in more, or most incidents are
-    false alarms, naming the wrong user is not bounded; measured in docs/development/convictions.md.
+    as it fails in no more, and no more attack than the prior has, all who are convicted attack (Proposition 46). Where
+    it does, or most incidents are false alarms, naming the wrong user is not bounded; measured in
+    docs/development/convictions.md.
 
     Parameters
     ----------
