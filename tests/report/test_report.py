@@ -14,7 +14,7 @@ import pytest
 
 from codeward import InputError
 from codeward._progress import silent
-from codeward.certificates import Agreement, Witness, certify_agreement
+from codeward.certificates import Agreement, Witness, certify, certify_agreement
 from codeward.codes import Code, inspect
 from codeward.decoding import BayesDecoder, VoteSet, load_votes
 from codeward.report import adopt_svg, build_report, count_steps, write_report
@@ -157,6 +157,29 @@ def test_the_area_under_the_curve_counts_pairs_of_the_vote_files(report, folder)
     values = report.to_json()["auc"]["1"]
     assert len(values) == 4  # two repeats of two groups
     assert values[3] == pytest.approx(won, abs=1e-12)
+
+
+def test_which_wrong_label_can_be_forced_is_said_label_by_label(report):
+    """Against plurality's definition: one user makes a label where it wins once all models of that user say it."""
+    cells, code = [cell for cell in report.cells if cell.n_attackers == 0], report.inspection.code
+    votes, labels = (np.concatenate([getattr(cell.clean, name) for cell in cells]) for name in ("votes", "labels"))
+    [table] = [table for table in report.tables if table.name == "run-forced"]
+    rows = {int(row[0].value): [entry.counts for entry in row[1:]] for _, rows in table.groups for row in rows}
+    assert set(rows) == set(range(10))
+
+    def wins(said, target):
+        counts = np.stack([(said == label).sum(axis=1) for label in range(10)], axis=1)
+        return counts.argmax(axis=1) == target
+
+    untargeted = certify(votes, code, n_classes=10, threat="arbitrary").radius
+    for target, told in rows.items():
+        others = votes[labels != target]
+        forced = [np.where(code.pattern((user,)), target, others) for user in range(code.n_users)]
+        made = np.any([wins(others, target), *(wins(said, target) for said in forced)], axis=0)
+        assert told[0].startswith(f"{int((~wins(others, target)).sum())} of {len(others)}")
+        assert told[1].startswith(f"{int((~made).sum())} of {len(others)}")
+        assert (~made).sum() >= ((untargeted >= 1) & (labels != target) & ~wins(votes, target)).sum()
+    assert table.title in report.html
 
 
 def test_the_certified_curve_starts_at_the_recorded_accuracy_of_the_plurality_vote(report):

@@ -9,12 +9,12 @@ from markupsafe import Markup
 
 from codeward._charts import draw_matrix
 from codeward._figures import show_percent, sum_up_shares
-from codeward.certificates import Agreement, CertifiedCurve
+from codeward.certificates import Agreement, CertifiedCurve, certify
 from codeward.codes import Inspection
 from codeward.decoding import PluralityDecoder
 from codeward.report._page import tile_certified
 from codeward.report._run_sections import Content, enter_texts
-from codeward.report._table_builder import count_attackers, make_table
+from codeward.report._table_builder import Table, TableEntry, count_attackers, make_table, share_cell
 from codeward.runs import (
     CardCurve,
     Cell,
@@ -33,6 +33,8 @@ from codeward.runs import (
 DEFENDED = 0.9
 #: A trigger that fewer hit models than this obey is no attack.
 WORKS = 0.5
+#: Users up to which is shown what it takes to force a label, and labels and attackers shown at most.
+FORCED_USERS, FORCED_LABELS, FORCED_ATTACKERS = 20, 12, 5
 
 
 def conclude(
@@ -228,3 +230,38 @@ def state_kept(found: Inspection, kept: Agreement | None) -> Markup:
     # What is not Markup is escaped as it is added.
     said += f", less than the code allows for: it may take the honest sub-models for the wrong ones{broken}."
     return said + " A code with a larger margin heals that."
+
+
+def tell_targets(cells: Sequence[Cell], curves: Mapping[str, CertifiedCurve]) -> Content:
+    """Say for every label how many inputs of others no k users can make it, by plurality (Proposition 38).
+
+    Nothing where nothing is certified, and where there are more than `FORCED_USERS` users.
+    """
+    chosen = [cell for cell in cells if cell.n_attackers == 0 and cell.has_votes and cell.clean.labels is not None]
+    if not curves or not chosen or chosen[0].code.n_users > FORCED_USERS:
+        return {"forced": None}
+    votes = np.concatenate([cell.clean.votes for cell in chosen])
+    labels = np.concatenate([cell.clean.labels for cell in chosen if cell.clean.labels is not None])
+    n_classes, names = chosen[0].n_classes, chosen[0].class_names
+    found = certify(votes, chosen[0].code, n_classes=n_classes, threat="arbitrary", targets=True).radius_to
+    assert found is not None
+    of = {label: found[labels != label, label] for label in range(n_classes) if (labels != label).any()}
+    most = min(FORCED_ATTACKERS, max(int(radius.max(initial=0)) for radius in of.values()))
+    shown = sorted(sorted(of, key=lambda label: float((of[label] >= 1).mean()))[:FORCED_LABELS])
+    rows = [
+        (
+            TableEntry(str(names[label] if names and label < len(names) else label)),
+            *(share_cell([{"count": int((of[label] >= k).sum()), "of": of[label].size}]) for k in range(most + 1)),
+        )
+        for label in shown
+    ]
+    left = f" The {len(shown)} easiest to force of {len(of)} labels." if len(shown) < len(of) else ""
+    table: Table = make_table(
+        "run-forced",
+        "Which wrong label can be forced",
+        "Share of the clean inputs of other labels that no k users can make this label, whatever the sub-models they "
+        f"reach say (plurality vote, threat model arbitrary). At k = 0: that are not taken for it anyway.{left}",
+        ("label", *(f"k = {k}" for k in range(most + 1))),
+        rows,
+    )
+    return {"forced": table}

@@ -14,7 +14,7 @@ from codeward.certificates import CertifiedCurve
 from codeward.codes import Inspection, inspect
 from codeward.report import _run_sections as sections
 from codeward.report._page import adopt_svg, write_page
-from codeward.report._run_conclusion import conclude, show_votes, tell_promise
+from codeward.report._run_conclusion import conclude, show_votes, tell_promise, tell_targets
 from codeward.report._table_builder import Table
 from codeward.runs import Cell, RunFolder, list_cells
 
@@ -145,6 +145,7 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
         **sections.tell_figures(cells, inspection),
         **sections.tell_detection(detections),
         **sections.tell_certificates(curves, notes),
+        **tell_targets(cells, curves),
     }
     title, footer = (
         sections.name_run(cells),
@@ -156,6 +157,7 @@ def build_report(folder: str | os.PathLike[str], progress: Progress | None = Non
         *content["measured"].values(),
         content["detected"],
         content["certified"],
+        content["forced"],
         content["guarantees"],
         content["margins"],
     )
